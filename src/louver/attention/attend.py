@@ -1,0 +1,285 @@
+"""`attend`: one meaning of attention, computed by whichever backend suits.
+
+The pattern says who sees whom, `impl` says how it is computed. ``"auto"`` chooses by cost, and `choose` tells what it
+would take and why; an explicit `impl` either does what was asked or refuses.
+
+Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from louver.attention import dense, gathered, reference
+from louver.attention.padding import Padding
+from louver.attention.request import Backend, Request
+from louver.errors import OptionError, PatternError, unknown
+from louver.patterns import ByLength, Every, Full, Pattern, parse
+
+BACKENDS: dict[str, Backend] = {
+    "reference": reference.BACKEND,
+    "dense": dense.BACKEND,
+    "gathered": gathered.BACKEND,
+}
+
+_GATHERED_PAIR_COST = 2.5
+"""Time of a gathered pair over that of a dense one, copies and masks included; measured on CPUs at 1,024 to 8,192."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend's name and the reason for it."""
+
+    impl: str
+    reason: str
+
+
+@overload
+def attend(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    pattern: Pattern | str = ...,
+    *,
+    padding: Tensor | Padding | None = ...,
+    mask: Tensor | None = ...,
+    documents: Tensor | None = ...,
+    global_tokens: Tensor | None = ...,
+    scale: float | None = ...,
+    dropout: float = ...,
+    training: bool = ...,
+    return_weights: Literal[False] = ...,
+    impl: str = ...,
+) -> Tensor: ...
+
+
+@overload
+def attend(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    pattern: Pattern | str = ...,
+    *,
+    padding: Tensor | Padding | None = ...,
+    mask: Tensor | None = ...,
+    documents: Tensor | None = ...,
+    global_tokens: Tensor | None = ...,
+    scale: float | None = ...,
+    dropout: float = ...,
+    training: bool = ...,
+    return_weights: Literal[True],
+    impl: str = ...,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attend(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    pattern: Pattern | str = "full",
+    *,
+    padding: Tensor | Padding | None = None,
+    mask: Tensor | None = None,
+    documents: Tensor | None = None,
+    global_tokens: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    training: bool = False,
+    return_weights: bool = False,
+    impl: str = "auto",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend along a pattern.
+
+    Args:
+        q_BHTD: queries (batch, heads, tokens, head dim).
+        k_BHSD: keys.
+        v_BHSD: values.
+        pattern: a pattern or its string; `by_length` picks for each row by its own real tokens.
+        padding: bool (batch, tokens), True = real token, right or left padded; positions count from the first real one.
+        mask: bool (B|1, H|1, T, S), True = may attend; meets the pattern.
+        documents: (B, T) document number of each token of packed sequences; only the same document is seen, and
+            positions count from its first token.
+        global_tokens: bool (B, T), tokens that see and are seen by everybody, beside the pattern's own.
+        scale: factor on the products; D ** -0.5 if None.
+        dropout: probability that a weight is dropped while `training`.
+        training: whether dropout is on.
+        return_weights: also return the softmax weights (B, H, T, S); needs impl "reference", which auto then takes.
+        impl: "auto", or the name of a backend.
+
+    Returns:
+        (B, H, T, D) in the dtype of `v_BHSD`. A query that is padding, or may see nothing, gets zeros.
+
+    Raises:
+        OptionError: if shapes, masks or the backend do not fit what is asked.
+        PatternError: if the pattern depends on the layer, or is asked of queries and keys of different lengths.
+    """
+    plain = parse(pattern)
+    checked = _check(q_BHTD, k_BHSD, v_BHSD, plain, padding, mask, documents, global_tokens, impl)
+    request = Request(
+        q_BHTD,
+        k_BHSD,
+        v_BHSD,
+        plain,
+        scale=q_BHTD.shape[-1] ** -0.5 if scale is None else scale,
+        dropout=dropout if training else 0.0,
+        mask_BHTS=mask,
+        documents_BT=documents,
+        global_BT=global_tokens,
+        return_weights=return_weights,
+    )
+    out_BHTD, weights_BHTS = _by_side(request, checked, impl)
+    if return_weights:
+        assert weights_BHTS is not None
+        return out_BHTD, weights_BHTS
+    return out_BHTD
+
+
+def choose(request: Request) -> Choice:
+    """Say which backend ``impl="auto"`` takes for a request, and why."""
+    tokens = request.q_BHTD.shape[2]
+    if request.return_weights:
+        return Choice("reference", "only the reference returns weights")
+    if isinstance(request.pattern, Full):
+        return Choice("dense", "every pair is allowed")
+    if request.mask_BHTS is not None or request.documents_BT is not None or request.global_BT is not None:
+        return Choice("dense", "gathered takes no general mask, documents or extra global tokens")
+    if torch.compiler.is_exporting():
+        bounded = request.pattern.bounds() is not None
+        return Choice("gathered", "bounded at every length") if bounded else Choice("dense", "no bounds at every length")
+    pairs = request.pattern.layout(tokens, gathered.BLOCK).computed_pairs
+    saved = f"{pairs:,} gathered pairs at {_GATHERED_PAIR_COST}x against {tokens**2:,}"
+    return Choice("gathered" if pairs * _GATHERED_PAIR_COST < tokens**2 else "dense", saved)
+
+
+def _check(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    pattern: Pattern,
+    padding: Tensor | Padding | None,
+    mask: Tensor | None,
+    documents: Tensor | None,
+    global_tokens: Tensor | None,
+    impl: str,
+) -> Padding | None:
+    """Refuse what has no meaning, with one line each; return the padding, read."""
+    batch, heads, tokens, width = q_BHTD.shape
+    if k_BHSD.shape != v_BHSD.shape or k_BHSD.shape[:2] != (batch, heads) or k_BHSD.shape[3] != width:
+        raise OptionError(
+            f"q (B, H, T, D), k and v (B, H, S, D) must agree, got {tuple(q_BHTD.shape)}, "
+            f"{tuple(k_BHSD.shape)} and {tuple(v_BHSD.shape)}"
+        )
+    if not q_BHTD.device == k_BHSD.device == v_BHSD.device:
+        raise OptionError(f"q, k and v must be on one device, got {q_BHTD.device}, {k_BHSD.device}, {v_BHSD.device}")
+    if impl != "auto" and impl not in BACKENDS:
+        raise OptionError(unknown("impl", impl, ["auto", *BACKENDS]))
+    if any(isinstance(part, Every) for part in pattern.walk()):
+        raise PatternError(f"{pattern} depends on the layer; pass pattern.resolve(layer)")
+    keys = k_BHSD.shape[2]
+    if tokens != keys and (not isinstance(pattern, Full) or documents is not None or global_tokens is not None):
+        raise PatternError(
+            f"{pattern} is for self-attention, but there are {tokens} queries and {keys} keys; use full and a mask"
+        )
+    if documents is not None and any(isinstance(part, ByLength) for part in pattern.walk()):
+        raise PatternError("by_length cannot be used with packed documents; pass the pattern of one branch")
+    if mask is not None and (
+        mask.dtype is not torch.bool
+        or mask.ndim != 4
+        or mask.shape[0] not in (1, batch)
+        or mask.shape[1] not in (1, heads)
+        or tuple(mask.shape[2:]) != (tokens, keys)
+    ):
+        raise OptionError(
+            f"mask must be bool (B|1, H|1, T, S) = ({batch}|1, {heads}|1, {tokens}, {keys}), "
+            f"got {mask.dtype} {tuple(mask.shape)}; convert it with from_zero_one or from_additive"
+        )
+    if padding is None or isinstance(padding, Padding):
+        return padding
+    return Padding.read(padding, batch, keys)
+
+
+def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
+    """Bring left padding to the right, so that positions are indices, and back."""
+    if padding is None or padding.whole:
+        return _by_branch(request, None, impl)
+    if not padding.left or isinstance(request.pattern, Full):
+        return _by_branch(request, padding, impl)
+    if request.mask_BHTS is not None or request.documents_BT is not None or request.return_weights:
+        raise OptionError("left padding goes with neither mask, documents nor return_weights; pad on the right")
+    front = {name: padding.to_front(getattr(request, name)) for name in ("q_BHTD", "k_BHSD", "v_BHSD")}
+    globals_BT = request.global_BT
+    if globals_BT is not None:
+        globals_BT = padding.to_front(globals_BT[:, None, :, None])[:, 0, :, 0]
+    out_BHTD, weights = _by_branch(replace(request, **front, global_BT=globals_BT), padding.aligned(), impl)
+    return padding.to_place(out_BHTD), weights
+
+
+def _by_branch(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
+    """Split the batch by the branches of `by_length`, compute each at its own longest row, and join."""
+    if not any(isinstance(part, ByLength) for part in request.pattern.walk()):
+        return _run(request, padding, impl)
+    batch, _, tokens, _ = request.q_BHTD.shape
+    if torch.compiler.is_exporting():
+        raise PatternError("a graph holds one branch of by_length; export each pattern.at(length) by itself")
+    lengths = [tokens] * batch if padding is None else padding.lengths_B.tolist()
+    branches: dict[Pattern, list[int]] = {}
+    for row, length in enumerate(lengths):
+        branches.setdefault(request.pattern.at(length), []).append(row)
+    if len(branches) == 1:
+        return _run(replace(request, pattern=next(iter(branches))), padding, impl)
+    if request.return_weights:
+        raise OptionError("weights of a batch with several by_length branches differ in shape; pass one branch's texts")
+    assert padding is not None  # without padding all rows are equally long
+    out_BHTD = torch.zeros_like(request.v_BHSD)
+    for pattern, rows in branches.items():
+        index = torch.tensor(rows, device=out_BHTD.device)
+        longest = max(1, *(lengths[row] for row in rows)) if len(rows) > 1 else max(1, lengths[rows[0]])
+        part = replace(
+            request,
+            pattern=pattern,
+            q_BHTD=request.q_BHTD[index, :, :longest],
+            k_BHSD=request.k_BHSD[index, :, :longest],
+            v_BHSD=request.v_BHSD[index, :, :longest],
+            mask_BHTS=_rows_of(request.mask_BHTS, index, longest),
+            global_BT=request.global_BT[index, :longest] if request.global_BT is not None else None,
+        )
+        found, _ = _run(part, padding.rows(index, longest), impl)
+        missing = tokens - longest
+        out_BHTD = out_BHTD.index_copy(0, index, torch.nn.functional.pad(found, (0, 0, 0, missing)))
+    return out_BHTD, None
+
+
+def _rows_of(mask_BHTS: Tensor | None, index: Tensor, longest: int) -> Tensor | None:
+    if mask_BHTS is None:
+        return None
+    chosen = mask_BHTS if mask_BHTS.shape[0] == 1 else mask_BHTS[index]
+    return chosen[:, :, :longest, :longest]
+
+
+def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
+    """Compute a plain request with one backend, and clear the rows of padding."""
+    if padding is not None and not padding.whole:
+        if padding.left:  # only `Full` comes here: any order of keys is the same, so the mask says all
+            request = replace(request, mask_BHTS=_meet(request.mask_BHTS, padding.mask_BT[:, None, None, :]))
+        else:
+            request = replace(request, lengths_B=padding.lengths_B)
+    name = choose(request).impl if impl == "auto" else impl
+    backend = BACKENDS[name]
+    if not backend.any_mask and (request.mask_BHTS is not None or request.q_BHTD.shape[2] != request.k_BHSD.shape[2]):
+        raise OptionError(f"impl {name!r} takes neither a general mask nor cross-attention; use 'dense' or 'auto'")
+    if not backend.documents and (request.documents_BT is not None or request.global_BT is not None):
+        raise OptionError(f"impl {name!r} takes neither documents nor global_tokens; use 'dense' or 'auto'")
+    if request.return_weights and not backend.weights:
+        raise OptionError(f"impl {name!r} does not return weights; use 'reference' or 'auto'")
+    out_BHTD, weights_BHTS = backend.compute(request)
+    if padding is not None and not padding.whole and request.q_BHTD.shape[2] == padding.mask_BT.shape[1]:
+        out_BHTD = out_BHTD.masked_fill(~padding.mask_BT[:, None, :, None], 0.0)
+    return out_BHTD, weights_BHTS
+
+
+def _meet(mask_BHTS: Tensor | None, other: Tensor) -> Tensor:
+    return other if mask_BHTS is None else mask_BHTS & other

@@ -1,0 +1,46 @@
+"""Dense attention by torch's fused kernel (SDPA): exact for every pattern, O(T · S) time.
+
+A pattern other than `Full` costs a T x S boolean mask. Softmax statistics are float32 inside the kernel.
+Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from louver.attention.masks import pair_mask
+from louver.attention.request import Backend, Request
+
+
+def compute(request: Request) -> tuple[Tensor, None]:
+    """Call SDPA with the pattern's mask, or with none where every pair is allowed."""
+    mask_BHTS = pair_mask(
+        request.pattern,
+        request.q_BHTD.shape[2],
+        request.k_BHSD.shape[2],
+        request.q_BHTD.device,
+        lengths_B=request.lengths_B,
+        mask_BHTS=request.mask_BHTS,
+        documents_BT=request.documents_BT,
+        global_BT=request.global_BT,
+    )
+    blind_BHT1 = None
+    if mask_BHTS is not None:
+        # A row without keys is NaN in some kernels: let it see everything, then clear it.
+        blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
+        mask_BHTS = mask_BHTS | blind_BHT1
+    out_BHTD = scaled_dot_product_attention(
+        request.q_BHTD,
+        request.k_BHSD,
+        request.v_BHSD,
+        attn_mask=mask_BHTS,
+        dropout_p=request.dropout,
+        scale=request.scale,
+    )
+    if blind_BHT1 is not None:
+        out_BHTD = out_BHTD.masked_fill(blind_BHT1, 0.0)
+    return out_BHTD, None
+
+
+BACKEND = Backend(compute, any_mask=True, documents=True, weights=False)

@@ -1,0 +1,114 @@
+"""General masks: conversions from the conventions in use, and the dense mask of a pattern.
+
+Shape letters: B batch, H heads, T query tokens, S key tokens.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from louver.errors import OptionError
+from louver.patterns import Full, Pattern
+
+
+def from_zero_one(mask: Tensor) -> Tensor:
+    """Convert a mask of ones (may attend) and zeros (may not) to bool.
+
+    Args:
+        mask: any shape; integers or floats that are all 0 or 1.
+
+    Raises:
+        OptionError: if another value is found, as in an additive mask.
+    """
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise OptionError("a zero-one mask holds only 0 and 1; for 0 and large negative numbers use from_additive")
+    return mask.bool()
+
+
+def from_additive(mask: Tensor) -> Tensor:
+    """Convert an additive mask, 0 where attention is allowed and hugely negative elsewhere, to bool.
+
+    Args:
+        mask: any shape, floats.
+
+    Raises:
+        OptionError: if a value is neither 0 nor at most -1e4: that is a bias, not a mask.
+    """
+    allowed = mask == 0
+    if not bool((allowed | (mask <= -1e4)).all()):
+        raise OptionError("an additive mask holds only 0 and numbers up to -1e4; louver's masks carry no bias")
+    return allowed
+
+
+def places_in_documents(documents_BT: Tensor) -> Tensor:
+    """Return each token's position in its own document.
+
+    Args:
+        documents_BT: document numbers; the tokens of a document stand together.
+    """
+    index_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
+    new_BT = torch.ones_like(documents_BT, dtype=torch.bool)
+    new_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
+    starts_BT = torch.where(new_BT, index_T, 0).cummax(1).values
+    return index_T - starts_BT
+
+
+def pair_mask(
+    pattern: Pattern,
+    tokens: int,
+    keys: int,
+    device: torch.device,
+    *,
+    lengths_B: Tensor | None = None,
+    mask_BHTS: Tensor | None = None,
+    documents_BT: Tensor | None = None,
+    global_BT: Tensor | None = None,
+) -> Tensor | None:
+    """Build the dense mask of a plain pattern and of all that belongs to the batch.
+
+    Returns:
+        Bool (B|1, H|1, T, S), True = may attend; or None if every pair is allowed.
+    """
+    parts: list[Tensor] = []
+    if documents_BT is not None:
+        places_BT = places_in_documents(documents_BT)
+        inside_BTS = pattern.allows(places_BT[:, :, None], places_BT[:, None, :], tokens)
+        inside_BTS = _with_globals(inside_BTS, global_BT)
+        parts.append((inside_BTS & (documents_BT[:, :, None] == documents_BT[:, None, :]))[:, None])
+    elif not isinstance(pattern, Full):
+        parts.append(_with_globals(pattern_mask(pattern, tokens, keys, device)[None], global_BT)[:, None])
+    if lengths_B is not None:
+        parts.append((torch.arange(keys, device=device) < lengths_B[:, None])[:, None, None])
+    if mask_BHTS is not None:
+        parts.append(mask_BHTS)
+    if not parts:
+        return None
+    result = parts[0]
+    for part in parts[1:]:
+        result = result & part
+    return result
+
+
+def _with_globals(mask_BTS: Tensor, global_BT: Tensor | None) -> Tensor:
+    return mask_BTS if global_BT is None else mask_BTS | global_BT[:, :, None] | global_BT[:, None, :]
+
+
+def pattern_mask(pattern: Pattern, tokens: int, keys: int, device: torch.device) -> Tensor:
+    """Return the (tokens, keys) mask of a plain pattern; kept for the next call unless a graph is being traced."""
+    if torch.compiler.is_compiling():
+        return _pattern_mask(pattern, tokens, keys, device)
+    return _kept_pattern_mask(pattern, tokens, keys, device)
+
+
+def _pattern_mask(pattern: Pattern, tokens: int, keys: int, device: torch.device) -> Tensor:
+    queries_T = torch.arange(tokens, device=device)[:, None]
+    keys_S = torch.arange(keys, device=device)[None, :]
+    mask: Tensor = pattern.allows(queries_T, keys_S, tokens)
+    return mask.expand(tokens, keys)
+
+
+# Few entries: a mask of 4,096 tokens takes 16 MB.
+_kept_pattern_mask = lru_cache(maxsize=8)(_pattern_mask)

@@ -1,0 +1,44 @@
+"""The oracle: attention as it is written in papers, dense, in at least float32. Slow on purpose.
+
+Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from louver.attention.masks import pair_mask
+from louver.attention.request import Backend, Request
+
+
+def compute(request: Request) -> tuple[Tensor, Tensor]:
+    """Compute softmax(q kᵀ · scale) v over the allowed pairs (Vaswani et al. 2017, equation 1).
+
+    Returns:
+        The output (B, H, T, D) and the weights (B, H, T, S). A query that may see nothing gets zeros.
+    """
+    q_BHTD, k_BHSD, v_BHSD = request.q_BHTD, request.k_BHSD, request.v_BHSD
+    precision = torch.promote_types(q_BHTD.dtype, torch.float32)
+    scores_BHTS = (q_BHTD.to(precision) @ k_BHSD.to(precision).transpose(-1, -2)) * request.scale
+    mask_BHTS = pair_mask(
+        request.pattern,
+        q_BHTD.shape[2],
+        k_BHSD.shape[2],
+        q_BHTD.device,
+        lengths_B=request.lengths_B,
+        mask_BHTS=request.mask_BHTS,
+        documents_BT=request.documents_BT,
+        global_BT=request.global_BT,
+    )
+    if mask_BHTS is None:
+        weights_BHTS = scores_BHTS.softmax(-1)
+    else:
+        blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
+        scores_BHTS = scores_BHTS.masked_fill(~(mask_BHTS | blind_BHT1), float("-inf"))
+        weights_BHTS = scores_BHTS.softmax(-1).masked_fill(blind_BHT1, 0.0)
+    dropped_BHTS = torch.nn.functional.dropout(weights_BHTS, request.dropout) if request.dropout else weights_BHTS
+    return (dropped_BHTS @ v_BHSD.to(precision)).to(v_BHSD.dtype), weights_BHTS
+
+
+BACKEND = Backend(compute, any_mask=True, documents=True, weights=True)

@@ -1,0 +1,288 @@
+"""Who may attend to whom: the `Pattern` contract and its algebra.
+
+A pattern is a frozen dataclass with one definition, `Pattern.allows`. Everything else (layout, cost, picture, the
+masks of every backend, the ONNX graph) is derived from it. `allows` is written with operators alone, so the same
+line answers for numpy arrays and for torch tensors.
+
+Not covered here: padding and documents. They belong to a batch and are arguments of `louver.attention.attend`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from louver.errors import PatternError
+
+if TYPE_CHECKING:
+    from louver.patterns.layout import Layout
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A superset of the allowed pairs that is cheap to describe.
+
+    A pair (query, key) outside ``query - left <= key <= query + right`` may only be allowed if the key is one of
+    `columns` or the query is one of `rows`.
+
+    Attributes:
+        left: tokens to the left that the local part may reach.
+        right: tokens to the right that the local part may reach.
+        columns: key positions that distant queries may see.
+        rows: query positions that may see distant keys.
+    """
+
+    left: int
+    right: int
+    columns: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one attention call costs, forward, one document.
+
+    Attributes:
+        pairs: allowed (query, key) pairs.
+        computed_pairs: pairs that the block layout computes, the masked ones included.
+        flops: floating point operations of the computed pairs, over all heads (2 products of 2 operations each).
+        bytes: float32 bytes of keys and values that the layout reads, over all heads.
+        dense_flops: the same for dense attention.
+        dense_bytes: float32 bytes that dense attention without a fused kernel holds for its weights.
+    """
+
+    pairs: int
+    computed_pairs: int
+    flops: int
+    bytes: int
+    dense_flops: int
+    dense_bytes: int
+
+    @property
+    def pair_ratio(self) -> float:
+        """All pairs over allowed pairs: the most that sparsity can give."""
+        return self.dense_flops / self.flops * self.computed_pairs / max(self.pairs, 1)
+
+
+class Pattern:
+    """Base of all patterns. Subclasses are frozen dataclasses with a `word` and an `allows`."""
+
+    word: ClassVar[str]
+    """The name in pattern strings, as in ``window(128)``."""
+
+    length_free: ClassVar[bool] = True
+    """False if `allows` reads its length argument: such a pattern has no single graph for every length."""
+
+    def allows(self, queries: Any, keys: Any, length: Any) -> Any:
+        """Say which pairs attend. This is the definition of the pattern.
+
+        Args:
+            queries: integer positions, counted from the first real token; numpy or torch, broadcast against `keys`.
+            keys: integer positions.
+            length: real tokens of the document.
+
+        Returns:
+            A boolean array of the broadcast shape; True where the query may see the key.
+        """
+        raise NotImplementedError
+
+    def bounds(self) -> Bounds | None:
+        """Describe a superset of the allowed pairs, or None if there is no short description.
+
+        Override it for speed and memory. A test holds every override to `allows`.
+        """
+        return None
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Return the patterns that this one is made of."""
+        return ()
+
+    def with_parts(self, parts: tuple[Pattern, ...]) -> Pattern:
+        """Return the same composition of other parts."""
+        return self
+
+    def resolve(self, layer: int = 0, head: int = 0) -> Pattern:
+        """Return the pattern of one layer and head, without schedules.
+
+        Args:
+            layer: index of the encoder layer, from 0.
+            head: index of the attention head, from 0.
+        """
+        return self.with_parts(tuple(part.resolve(layer, head) for part in self.parts()))
+
+    def at(self, length: int) -> Pattern:
+        """Return the pattern for a document of this many real tokens, without `by_length`."""
+        return self.with_parts(tuple(part.at(length) for part in self.parts()))
+
+    def layout(self, length: int, block: int = 128) -> Layout:
+        """Return the blocks, columns and rows that hold the allowed pairs of a plain pattern. Cached.
+
+        Args:
+            length: tokens.
+            block: tokens a block.
+        """
+        from louver.patterns.layout import plan
+
+        return plan(self, length, block)
+
+    def cost(self, length: int, heads: int = 12, head_dim: int = 64, block: int = 128) -> Cost:
+        """Count the work of one document's attention, dense beside sparse.
+
+        Args:
+            length: tokens.
+            heads: attention heads.
+            head_dim: numbers a head.
+            block: tokens a block of the layout.
+        """
+        layout = self.at(length).resolve().layout(length, block)
+        pair_flops = 4 * heads * head_dim
+        return Cost(
+            pairs=layout.allowed_pairs,
+            computed_pairs=layout.computed_pairs,
+            flops=pair_flops * layout.computed_pairs,
+            bytes=8 * heads * head_dim * layout.computed_pairs // block,
+            dense_flops=pair_flops * length * length,
+            dense_bytes=4 * heads * length * length,
+        )
+
+    def mask(self, length: int) -> np.ndarray:
+        """Return the (length, length) boolean mask; for pictures and tests, O(n²) memory."""
+        positions = np.arange(length)
+        mask = self.at(length).resolve().allows(positions[:, None], positions[None, :], length)
+        return np.broadcast_to(np.asarray(mask), (length, length))
+
+    def walk(self) -> Iterator[Pattern]:
+        """Yield this pattern and all that it is made of."""
+        yield self
+        for part in self.parts():
+            yield from part.walk()
+
+    def __or__(self, other: Pattern) -> Pattern:
+        return Union(_flat(Union, self, other))
+
+    def __and__(self, other: Pattern) -> Pattern:
+        return Intersection(_flat(Intersection, self, other))
+
+    def __str__(self) -> str:
+        return _call(self.word, self._arguments())
+
+    def _arguments(self) -> list[str]:
+        """Print the fields that differ from their defaults; the first field goes without its name."""
+        printed = []
+        for index, field in enumerate(dataclasses.fields(self)):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if value != field.default:
+                shown = f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+                printed.append(shown if index == 0 else f"{field.name}={shown}")
+        return printed
+
+
+def _call(word: str, arguments: list[str]) -> str:
+    return f"{word}({', '.join(arguments)})" if arguments else word
+
+
+def _flat(kind: type[Union] | type[Intersection], *patterns: Pattern) -> tuple[Pattern, ...]:
+    """Join nested compositions of one kind, so that (a | b) | c equals a | (b | c); drop what is said twice."""
+    flat: list[Pattern] = []
+    for pattern in patterns:
+        if not isinstance(pattern, Pattern):
+            raise PatternError(f"a pattern combines with patterns, got {pattern!r}; write louver.parse({pattern!r})")
+        for part in pattern.parts() if isinstance(pattern, kind) else (pattern,):
+            if part not in flat:
+                flat.append(part)
+    return tuple(flat)
+
+
+@dataclass(frozen=True)
+class Union(Pattern):
+    """Pairs that any of the parts allows: ``a | b``."""
+
+    word: ClassVar[str] = "|"
+    members: tuple[Pattern, ...]
+
+    def allows(self, queries: Any, keys: Any, length: Any) -> Any:
+        """Join the parts' pairs."""
+        result = self.members[0].allows(queries, keys, length)
+        for part in self.members[1:]:
+            result = result | part.allows(queries, keys, length)
+        return result
+
+    def bounds(self) -> Bounds | None:
+        """Take the widest reach of all parts, and everybody's columns and rows."""
+        found = [part.bounds() for part in self.members]
+        if any(b is None for b in found):
+            return None
+        known = [b for b in found if b is not None]
+        return Bounds(
+            max(b.left for b in known),
+            max(b.right for b in known),
+            tuple(sorted({c for b in known for c in b.columns})),
+            tuple(sorted({r for b in known for r in b.rows})),
+        )
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Return the members."""
+        return self.members
+
+    def with_parts(self, parts: tuple[Pattern, ...]) -> Pattern:
+        """Join other members."""
+        return Union(_flat(Union, *parts))
+
+    def __str__(self) -> str:
+        return " | ".join(str(part) for part in self.members)
+
+
+@dataclass(frozen=True)
+class Intersection(Pattern):
+    """Pairs that all of the parts allow: ``a & b``."""
+
+    word: ClassVar[str] = "&"
+    members: tuple[Pattern, ...]
+
+    def allows(self, queries: Any, keys: Any, length: Any) -> Any:
+        """Keep the pairs that every part allows."""
+        result = self.members[0].allows(queries, keys, length)
+        for part in self.members[1:]:
+            result = result & part.allows(queries, keys, length)
+        return result
+
+    def bounds(self) -> Bounds | None:
+        """Take the tightest part that has bounds: an allowed pair lies inside every part's bounds."""
+        known = [b for b in (part.bounds() for part in self.members) if b is not None]
+        if not known:
+            return None
+        plain = [b for b in known if not b.columns and not b.rows]
+        if plain:
+            return Bounds(min(b.left for b in plain), min(b.right for b in plain))
+        return min(known, key=lambda b: (b.left + b.right, len(b.columns) + len(b.rows)))
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Return the members."""
+        return self.members
+
+    def with_parts(self, parts: tuple[Pattern, ...]) -> Pattern:
+        """Intersect other members."""
+        return Intersection(_flat(Intersection, *parts))
+
+    def __str__(self) -> str:
+        return " & ".join(f"({part})" if isinstance(part, Union) else str(part) for part in self.members)
+
+
+REGISTRY: dict[str, type[Pattern]] = {}
+
+
+def register(cls: type[Pattern]) -> type[Pattern]:
+    """Make a pattern known to strings, JSON, CLI and tests under its `word`."""
+    REGISTRY[cls.word] = cls
+    return cls
+
+
+@lru_cache(maxsize=256)
+def is_length_free(pattern: Pattern) -> bool:
+    """Say whether one set of pairs, cut to size, serves every length; ONNX export needs that."""
+    return all(part.length_free for part in pattern.walk())
