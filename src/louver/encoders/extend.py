@@ -1,0 +1,150 @@
+"""`extend`: from a checkpoint that reads 512 tokens to a bundle that reads thousands, short answers unchanged."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from louver.bundle import Bundle, Card, Golden, Record, write_card, writing
+from louver.encoders import positions
+from louver.encoders.load import load_plain
+from louver.encoders.plug import base_of, plug
+from louver.encoders.pooling import Pooling, Reader
+from louver.versions import versions
+from louver.errors import ModelError, OptionError
+from louver.patterns import Full, Pattern, by_length, parse
+from louver.text import Tokenizer
+
+DEFAULT_PATTERN = "window(128) | global(1)"
+TOLERANCE = 1e-5
+GOLDEN_TEXTS = (
+    "A louver is a set of slats that lets through only the light you want.",
+    "Short.",
+    "The same text must give the same answer tomorrow, on another machine, and in any batch. " * 12,
+)
+
+
+def extend(
+    name: str | Path,
+    *,
+    into: str | Path,
+    max_length: int = 4096,
+    pattern: Pattern | str = DEFAULT_PATTERN,
+    short: Literal["unchanged", "same"] = "unchanged",
+    pooling: Pooling | None = None,
+    prompt: str = "",
+    override: bool = False,
+    trust_remote_code: bool = False,
+    replace: bool = False,
+) -> Bundle:
+    """Make a checkpoint read long texts, and check that its answers to short ones did not change.
+
+    Args:
+        name: a transformers directory or a hub name; a checkpoint with a classification head keeps it.
+        into: directory of the new bundle.
+        max_length: tokens to read, specials included.
+        pattern: who may attend to whom in texts beyond the checkpoint's own length.
+        short: "unchanged" keeps full attention for texts of the checkpoint's own length; "same" uses the pattern there
+            too, which changes their answers.
+        pooling: how token states become one vector; None takes the checkpoint's own head, or the mean.
+        prompt: put before every text, as in ``query: ``.
+        override: let the pattern replace a model's own local layers (ModernBERT) instead of meeting them.
+        trust_remote_code: run code from the checkpoint; off unless you have read it.
+        replace: write over an old bundle.
+
+    Returns:
+        The new bundle; its history holds the largest difference seen on short texts.
+
+    Raises:
+        ModelError: if the architecture is not supported, or short texts would change.
+        OptionError: if `max_length` is less than the checkpoint reads already.
+    """
+    began = time.perf_counter()
+    chosen = parse(pattern)
+    model, tokenizer = load_plain(name, trust_remote_code=trust_remote_code)
+    original = min(positions.length(model), max(int(tokenizer.model_max_length), 1))
+    if max_length < original:
+        raise OptionError(f"{name} reads {original} tokens already, got max_length={max_length}; give a larger one")
+    whole = by_length({original: Full(), math.inf: chosen}) if short == "unchanged" else chosen
+    before = load_plain(name, trust_remote_code=trust_remote_code)[0]
+    positions.extend(model, max_length)
+    plug(model, whole, override=override)
+    numbers = {"short_text_max_difference": _difference(before, model, original, max_length)}
+    if short == "unchanged" and max(numbers["short_text_max_difference"].values()) > TOLERANCE:
+        raise ModelError(
+            f"answers to short texts would change by {numbers['short_text_max_difference']}, more than {TOLERANCE}; "
+            'report this model to louver, or accept it with short="same"'
+        )
+    tokenizer.model_max_length = max_length
+    own = "ForSequenceClassification" in type(model).__name__
+    labels = [model.config.id2label[i] for i in range(model.config.num_labels)] if own else []
+    kinds = {"regression": "regression", "multi_label_classification": "multi"}
+    card = Card(
+        task="classify" if own else "embed",
+        kind=kinds.get(model.config.problem_type, "single") if own else None,  # type: ignore[arg-type]
+        labels=labels,
+        thresholds=[0.5] * len(labels) if own and model.config.problem_type == "multi_label_classification" else [],
+        pattern=str(whole),
+        max_length=max_length,
+        original_length=original,
+        pooling=pooling or ("own" if own else "mean"),
+        prompt=prompt,
+        origin=str(name) if not Path(name).exists() else Path(name).name,
+        history=[
+            Record(
+                step="extend",
+                settings={"max_length": max_length, "pattern": str(chosen), "short": short, "pooling": pooling},
+                numbers=numbers,
+                seconds=time.perf_counter() - began,
+                versions=versions(),
+            )
+        ],
+    )
+    with writing(into, replace=replace) as draft:
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        reader = Reader(model if own else base_of(model), card.pooling)
+        write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))
+    return Bundle.open(into, verify=False)
+
+
+def golden(reader: Reader, tokenizer: Tokenizer, card: Card) -> Golden:
+    """Run the golden texts one by one, so that a later check can replay them."""
+    reader.eval()
+    outputs = []
+    for ids in tokenizer.encode([card.prompt + text for text in GOLDEN_TEXTS]):
+        room = card.max_length - tokenizer.specials
+        row = torch.from_numpy(tokenizer.wrap(ids[:room]))[None]
+        with torch.inference_mode():
+            outputs.append([round(x, 6) for x in reader(row, torch.ones_like(row))[0].tolist()])
+    return Golden(texts=list(GOLDEN_TEXTS), outputs=outputs)
+
+
+@torch.inference_mode()
+def _difference(before: PreTrainedModel, after: PreTrainedModel, original: int, longest: int) -> dict[str, float]:
+    """Compare token states of short texts, alone and beside a longer text: max |Δ| / (1 + max |state|)."""
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = before.config.vocab_size
+    lengths = sorted({1, min(17, original), min(128, original), original - 1, original} - {0})
+    beside = min(longest, original + 200)
+    alone, batched = 0.0, 0.0
+    for length in lengths:
+        ids = torch.randint(5, vocabulary, (1, length), generator=generator)
+        expected = base_of(before)(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        scale = 1 + float(expected.abs().max())
+        found = base_of(after)(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        alone = max(alone, float((found - expected).abs().max()) / scale)
+        if beside > length:
+            both = torch.full((2, beside), int(before.config.pad_token_id or 0))
+            both[0] = torch.randint(5, vocabulary, (beside,), generator=generator)
+            both[1, :length] = ids[0]
+            mask = torch.ones_like(both)
+            mask[1, length:] = 0
+            found = base_of(after)(input_ids=both, attention_mask=mask).last_hidden_state[1:, :length]
+            batched = max(batched, float((found - expected).abs().max()) / scale)
+    return {"alone": alone, "beside_a_longer_text": batched}

@@ -1,0 +1,122 @@
+"""From token states to one vector, and from a bundle to a module that gives the outputs of its task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from louver.bundle import Bundle
+from louver.encoders.load import load, load_plain
+from louver.encoders.plug import plug
+from louver.errors import OptionError, unknown
+from louver.patterns import Pattern
+
+HEAD = "head.safetensors"
+Pooling = Literal["cls", "mean", "own"]
+
+
+def pool(states: Tensor, mask: Tensor, how: str) -> Tensor:
+    """Pool token states.
+
+    Args:
+        states: (batch, tokens, width).
+        mask: (batch, tokens), nonzero = real token; right padded.
+        how: "cls" (the first token) or "mean" (over the real tokens).
+
+    Raises:
+        OptionError: if `how` is unknown.
+    """
+    if how == "cls":
+        return states[:, 0]
+    if how == "mean":
+        weights = mask.to(states.dtype)[:, :, None]
+        return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+    raise OptionError(unknown("pooling", how, ["cls", "mean"]))
+
+
+class Reader(nn.Module):
+    """An encoder, its pooling and a linear head: ids in, one vector a text out.
+
+    Args:
+        encoder: a transformers encoder; with pooling "own", a transformers model that gives logits.
+        pooling: "cls", "mean" or "own".
+        outputs: numbers a text; 0 for the pooled vector itself.
+        dropout: probability before the head while training.
+    """
+
+    def __init__(self, encoder: PreTrainedModel, pooling: Pooling, outputs: int = 0, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooling = pooling
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(encoder.config.hidden_size, outputs) if outputs else None
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Read a batch.
+
+        Args:
+            input_ids: (batch, tokens) int64.
+            attention_mask: (batch, tokens), 1 = real token.
+
+        Returns:
+            (batch, outputs) logits, or (batch, width) embeddings of length one.
+        """
+        found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
+        if self.pooling == "own":
+            logits: Tensor = found.logits
+            return logits
+        return self._answer(found.last_hidden_state, attention_mask)
+
+    def with_states(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Read a batch and return the token states of every layer too, those of the embeddings first."""
+        found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
+        if self.pooling == "own":
+            return found.logits, found.hidden_states
+        return self._answer(found.last_hidden_state, attention_mask), found.hidden_states
+
+    def _answer(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        pooled = pool(states, attention_mask, self.pooling)
+        if self.head is None:
+            return nn.functional.normalize(pooled, dim=-1)
+        result: Tensor = self.head(self.dropout(pooled))
+        return result
+
+    def save(self, directory: Path) -> None:
+        """Write the encoder as transformers files, and the head beside them."""
+        self.encoder.save_pretrained(directory)
+        if self.head is not None:
+            save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, directory / HEAD)
+
+
+def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: bool = False) -> Reader:
+    """Build the module of a bundle with its weights, in evaluation mode.
+
+    Args:
+        bundle: a bundle that holds transformers files.
+        pattern: another pattern than the bundle's.
+        dense: leave transformers' own attention (SDPA) in place; for baselines.
+    """
+    own = bundle.card.pooling == "own"
+    if dense:
+        encoder, _ = load_plain(bundle.path, architecture=None if own else "AutoModel")
+    elif own:
+        encoder, _ = load(bundle.path, pattern=pattern)
+    else:
+        encoder, _ = load_plain(bundle.path, architecture="AutoModel")
+        plug(encoder, pattern or bundle.card.pattern, override=getattr(encoder.config, "louver_override", False))
+    head = load_file(bundle.path / HEAD) if (bundle.path / HEAD).is_file() else {}
+    reader = Reader(encoder, bundle.card.pooling, len(head["bias"]) if head else 0)
+    if reader.head is not None:
+        reader.head.load_state_dict(head)
+    return reader.eval()
+
+
+@torch.inference_mode()
+def outputs(reader: Reader, batches: list[tuple[Tensor, Tensor]]) -> list[list[float]]:
+    """Run (ids, mask) batches and return one list of numbers a text."""
+    return [row.tolist() for ids, mask in batches for row in reader(ids, mask).float()]

@@ -1,0 +1,90 @@
+"""What a figure was measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_ISA = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm", "bf16")
+
+
+def cores() -> int:
+    """Return the processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def cpu_flags() -> frozenset[str]:
+    """Return the instruction sets that louver cares about, as the kernel names them (Linux; elsewhere empty)."""
+    info = Path("/proc/cpuinfo")
+    if not info.is_file():
+        return frozenset()
+    words = {
+        word
+        for line in info.read_text("utf8").splitlines()
+        if line.startswith(("flags", "Features"))
+        for word in line.split(":", 1)[1].split()
+    }
+    return frozenset(words & set(_ISA))
+
+
+def has_bf16() -> bool:
+    """Say whether bfloat16 products run in hardware, on the GPU if there is one."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported()
+    return bool(cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def gemm_peak(size: int = 1024, repeats: int = 8) -> float:
+    """Measure the best float32 matrix product of this process in GFLOP/s, on all cores."""
+    a = np.random.default_rng(0).standard_normal((size, size), np.float32)
+    best = float("inf")
+    a @ a
+    for _ in range(repeats):
+        began = time.perf_counter()
+        a @ a
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best / 1e9
+
+
+def describe() -> dict[str, Any]:
+    """Return the machine as JSON-ready values: processor, cores, instruction sets, memory, GPU, measured GEMM peak."""
+    names = {"processor": platform.processor() or platform.machine()}
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        models = [line.split(":", 1)[1].strip() for line in info.read_text("utf8").splitlines() if "model name" in line]
+        names["processor"] = models[0] if models else names["processor"]
+    return {
+        **names,
+        "cores": cores(),
+        "isa": sorted(cpu_flags()),
+        "memory_gb": _memory_gb(),
+        "gpu": _gpu(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "gemm_gflops": round(gemm_peak(), 1),
+    }
+
+
+def _memory_gb() -> float | None:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+
+
+def _gpu() -> str | None:
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

@@ -1,0 +1,121 @@
+"""What runs a batch of ids: onnxruntime, or torch where a bundle has no graphs. The other one is never imported."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Protocol
+
+import numpy as np
+
+from louver.bundle import Bundle
+from louver.errors import BundleError, need_extra
+from louver.runtime.schedule import Branch
+
+
+class Engine(Protocol):
+    """Runs rectangles of ids."""
+
+    branches: list[Branch]
+    """The graphs, by rising limit."""
+    workers: int
+    """Calls that may run at the same time, each on one core."""
+
+    def run(self, branch: int, ids: np.ndarray, mask: np.ndarray, *, single: bool) -> np.ndarray:
+        """Run one call.
+
+        Args:
+            branch: index into `branches`.
+            ids: (batch, tokens) int64.
+            mask: (batch, tokens) int64, 1 = real token.
+            single: nothing else runs now, so the call may use every core.
+
+        Returns:
+            (batch, outputs) float32.
+        """
+        ...
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class OnnxEngine:
+    """Graphs of an exported bundle on onnxruntime.
+
+    Throughput runs one-threaded calls side by side on a one-threaded session; a lone call takes a session that uses
+    every core. Sessions are made when they are first needed. The memory arena and the per-shape plans are off: they grow
+    with every new shape, and lengths are all different here.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int) -> None:
+        need_extra("onnx", "onnxruntime")
+        self._graphs = bundle.card.onnx["graphs"]
+        self._directory = bundle.path / "onnx"
+        self.branches = [Branch(g["limit"] or float("inf"), g["multiple"]) for g in self._graphs]
+        self.workers = threads
+        self._sessions: dict[tuple[int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def run(self, branch: int, ids: np.ndarray, mask: np.ndarray, *, single: bool) -> np.ndarray:
+        """Run one call; see `Engine`."""
+        session = self._session(branch, self.workers if single else 1)
+        found: np.ndarray = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+        return found
+
+    def _session(self, branch: int, threads: int) -> Any:
+        with self._lock:
+            if (branch, threads) not in self._sessions:
+                import onnxruntime
+
+                options = onnxruntime.SessionOptions()
+                options.intra_op_num_threads = threads
+                options.inter_op_num_threads = 1
+                options.enable_cpu_mem_arena = False
+                options.enable_mem_pattern = False
+                options.log_severity_level = 3
+                if threads == 1:
+                    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+                file = self._directory / self._graphs[branch]["file"]
+                self._sessions[branch, threads] = onnxruntime.InferenceSession(
+                    str(file), options, providers=["CPUExecutionProvider"]
+                )
+            return self._sessions[branch, threads]
+
+
+class TorchEngine:
+    """A bundle's transformers files on torch, for bundles that were not exported."""
+
+    def __init__(self, bundle: Bundle, threads: int) -> None:
+        need_extra("train", "torch", "transformers")
+        from louver.encoders import read_bundle
+
+        import torch
+
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._reader = read_bundle(bundle).to(self._device)
+        self.branches = [Branch(float("inf"))]
+        self.workers = 1  # torch uses every core for one call
+        self._torch = torch
+
+    def run(self, branch: int, ids: np.ndarray, mask: np.ndarray, *, single: bool) -> np.ndarray:
+        """Run one call; see `Engine`."""
+        torch = self._torch
+        with torch.inference_mode():
+            found = self._reader(torch.from_numpy(ids).to(self._device), torch.from_numpy(mask).to(self._device))
+            result: np.ndarray = found.float().cpu().numpy()
+        return result
+
+
+def open_engine(bundle: Bundle, threads: int) -> Engine:
+    """Return the engine that a bundle's files ask for.
+
+    Raises:
+        BundleError: if the bundle holds neither graphs nor weights.
+    """
+    if bundle.card.onnx:
+        return OnnxEngine(bundle, threads)
+    if any(bundle.path.glob("*.safetensors")):
+        return TorchEngine(bundle, threads)
+    raise BundleError(f"{bundle.path} holds neither ONNX graphs nor safetensors; export or write it again")

@@ -1,0 +1,243 @@
+"""Labelled rows: read, checked, and split into training, validation and test."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from louver.errors import DataError, TextError, need_extra, unknown
+from louver.text import Row, check, read_rows
+
+Label = str | float | tuple[str, ...]
+Part = Literal["train", "validation", "test"]
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
+DROPPABLE = ("duplicates", "empty", "rare", "unseen")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text and its label: a name, a tuple of names (several labels), or a number."""
+
+    text: str
+    label: Label
+    group: str = ""
+    """The value of the column that splits go by."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where rows keep what louver reads.
+
+    Attributes:
+        text: column of the text.
+        label: column of the label; a list, or text with ``|`` between labels, means several.
+        split: column that names train, validation and test; empty if there is none.
+        group: column whose values must not be shared between the parts; empty if there is none.
+        date: column to split by in time, latest to test; empty if there is none.
+    """
+
+    text: str = "text"
+    label: str = "label"
+    split: str = ""
+    group: str = ""
+    date: str = ""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Three disjoint lists. Everything is chosen on validation; test is read once, for the report."""
+
+    train: list[Example]
+    validation: list[Example]
+    test: list[Example]
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def part(self, name: Part) -> list[Example]:
+        """Return one of the three lists by its name."""
+        found: list[Example] = getattr(self, name)
+        return found
+
+    def limited(self, limits: dict[Part, int]) -> Splits:
+        """Keep the first so many examples of some parts (they are shuffled already)."""
+        return replace(self, **{name: self.part(name)[:limit] for name, limit in limits.items()})
+
+
+def read_examples(path: str | Path, columns: Columns) -> list[tuple[Example, str]]:
+    """Read a CSV, TSV, JSONL or Parquet file, or a `datasets` directory.
+
+    Returns:
+        Each example with the part its row names, or "" if rows name none.
+
+    Raises:
+        DataError: if a column is missing or a label has no meaning.
+    """
+    rows = _datasets_rows(Path(path)) if Path(path).is_dir() else read_rows(path)
+    found = []
+    for number, row in enumerate(rows, 1):
+        for column in (columns.text, columns.label, columns.split, columns.group, columns.date):
+            if column and column not in row:
+                raise DataError(f"{path}, row {number}: no column {column!r}; it has: {', '.join(map(str, row))}")
+        part = str(row[columns.split]) if columns.split else str(row.get("__split__", ""))
+        group = str(row[columns.group or columns.date]) if columns.group or columns.date else ""
+        text = row[columns.text]
+        label = _label(row[columns.label], f"{path}, row {number}")
+        found.append((Example("" if text is None else str(text), label, group), _part(part)))
+    if not found:
+        raise DataError(f"{path} has no rows")
+    return found
+
+
+def _datasets_rows(directory: Path) -> Iterable[Row]:
+    need_extra("train", "datasets")
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(directory))
+    except (FileNotFoundError, ValueError) as error:
+        raise DataError(f"{directory} is no datasets directory; make one with Dataset.save_to_disk") from error
+    if isinstance(loaded, datasets.DatasetDict):
+        return ({**row, "__split__": name} for name, part in loaded.items() for row in part)
+    return iter(loaded)
+
+
+def _label(value: object, where: str) -> Label:
+    if isinstance(value, list | tuple):
+        return tuple(sorted({str(v) for v in value}))
+    if isinstance(value, float) and np.isfinite(value):
+        return float(value)
+    if isinstance(value, bool | int):
+        return str(value)
+    if isinstance(value, str) and value:
+        return tuple(sorted(set(value.split("|")))) if "|" in value else value
+    raise DataError(f"{where}: label {value!r} is neither a name, a list of names nor a number; drop or mend the row")
+
+
+def _part(name: str) -> str:
+    known = {"": "", "train": "train", "training": "train", "validation": "validation", "valid": "validation"}
+    known |= {"dev": "validation", "val": "validation", "test": "test"}
+    if name not in known:
+        raise DataError(unknown("split", name, PARTS))
+    return known[name]
+
+
+def make_splits(
+    found: Sequence[tuple[Example, str]],
+    *,
+    seed: int = 0,
+    shares: tuple[float, float] = (0.15, 0.15),
+    by: Literal["random", "group", "date"] = "random",
+    drop: Sequence[str] = (),
+) -> Splits:
+    """Split examples into three parts, and check that the parts can be trusted.
+
+    Parts that the rows name are kept; missing ones are cut from training.
+
+    Args:
+        found: what `read_examples` gave.
+        seed: of the shuffle.
+        shares: validation and test, as shares of what they are cut from.
+        by: "random"; "group" keeps each group in one part; "date" puts the latest rows into test, those before
+            into validation.
+        drop: faults to drop instead of refusing: any of duplicates, empty, rare, unseen.
+
+    Raises:
+        DataError: if a test row is also in training, a label of test or validation is unseen in training, or a class
+            has one example.
+    """
+    for word in drop:
+        if word not in DROPPABLE:
+            raise DataError(unknown("fault to drop", word, DROPPABLE))
+    dropped: Counter[str] = Counter()
+    kept = [(e, part) for e, part in found if _readable(e, drop, dropped)]
+    parts: dict[str, list[Example]] = {name: [e for e, part in kept if part == name] for name in PARTS}
+    pool = parts["train"] + [e for e, part in kept if not part]
+    for name, share in (("test", shares[1]), ("validation", shares[0])):
+        if not parts[name]:
+            pool, parts[name] = _cut(pool, share, seed, by)
+    parts["train"] = pool
+    rng = np.random.default_rng(seed)
+    shuffled = {name: [rows[i] for i in rng.permutation(len(rows))] for name, rows in parts.items()}
+    cleaned = _check_parts(shuffled, drop, dropped)
+    return Splits(cleaned["train"], cleaned["validation"], cleaned["test"], dict(dropped))
+
+
+def _readable(example: Example, drop: Sequence[str], dropped: Counter[str]) -> bool:
+    try:
+        check(example.text)
+    except TextError as error:
+        if "empty" not in drop:
+            raise DataError(f"a row cannot be read: {error}; or drop such rows with drop: [empty]") from error
+        dropped["empty"] += 1
+        return False
+    return True
+
+
+def _cut(pool: list[Example], share: float, seed: int, by: str) -> tuple[list[Example], list[Example]]:
+    """Cut a share off a list: by chance, by whole groups, or the latest."""
+    count = max(1, round(len(pool) * share))
+    rng = np.random.default_rng([seed, len(pool)])
+    if by == "date":
+        ordered = sorted(pool, key=lambda e: e.group)
+        return ordered[:-count], ordered[-count:]
+    if by == "group":
+        sizes = Counter(e.group for e in pool)
+        taken: set[str] = set()
+        for name in rng.permutation(sorted(sizes)):
+            if sum(sizes[g] for g in taken) >= count:
+                break
+            taken.add(str(name))
+        return [e for e in pool if e.group not in taken], [e for e in pool if e.group in taken]
+    order = rng.permutation(len(pool))
+    return [pool[i] for i in order[count:]], [pool[i] for i in order[:count]]
+
+
+def _check_parts(
+    parts: dict[str, list[Example]], drop: Sequence[str], dropped: Counter[str]
+) -> dict[str, list[Example]]:
+    seen: set[str] = set()
+    clean: dict[str, list[Example]] = {}
+    for name in PARTS:  # a text belongs to the first part that has it
+        shared = [e for e in parts[name] if e.text in seen]
+        if shared and "duplicates" not in drop:
+            raise DataError(
+                f"{len(shared)} {name} rows are also in another part, the first is {shared[0].text[:60]!r}; "
+                "remove them, or say drop: [duplicates]"
+            )
+        rows: list[Example] = []
+        for example in parts[name]:
+            if "duplicates" in drop and example.text in seen:
+                dropped["duplicates"] += 1
+                continue
+            rows.append(example)
+            if "duplicates" in drop:
+                seen.add(example.text)
+        seen |= {e.text for e in rows}
+        clean[name] = rows
+    counts = Counter(label for e in clean["train"] for label in names_of(e.label))
+    rare = sorted(label for label, count in counts.items() if count < 2)
+    if rare and "rare" not in drop:
+        raise DataError(f"class {rare[0]!r} has one training example; give it more, or say drop: [rare]")
+    for name in PARTS:
+        bad = [e for e in clean[name] if any(counts[label] < 2 for label in names_of(e.label))]
+        missing = [label for e in bad for label in names_of(e.label) if not counts[label]]
+        if missing and "unseen" not in drop:
+            raise DataError(
+                f"label {missing[0]!r} of a {name} row never occurs in training; check the split, or say drop: [unseen]"
+            )
+        dropped["rare or unseen"] += len(bad)
+        clean[name] = [e for e in clean[name] if e not in bad] if bad else clean[name]
+        if not clean[name]:
+            raise DataError(f"no {name} rows are left; give more rows or other shares")
+    return clean
+
+
+def names_of(label: Label) -> tuple[str, ...]:
+    """Return a label's names; a number has none."""
+    if isinstance(label, tuple):
+        return label
+    return (label,) if isinstance(label, str) else ()

@@ -1,0 +1,24 @@
+"""Texts that cannot be read as they are."""
+
+from __future__ import annotations
+
+from louver.errors import TextError
+
+
+def check(text: object) -> str:
+    """Return the text if it can be tokenized.
+
+    Raises:
+        TextError: if it is no string, is empty, or is not valid Unicode.
+    """
+    if not isinstance(text, str):
+        raise TextError(f"a text must be a string, got {type(text).__name__}; convert or drop it")
+    if not text.strip():
+        raise TextError("the text is empty; drop the row or give it a text")
+    for index, character in enumerate(text) if not text.isascii() else ():
+        if "\ud800" <= character <= "\udfff":
+            raise TextError(
+                f"the text has a lone surrogate U+{ord(character):04X} at character {index}; "
+                "decode the source as UTF-8, or replace it"
+            )
+    return text

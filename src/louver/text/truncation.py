@@ -1,0 +1,93 @@
+"""Fitting ids into a model's length: one enum for training, evaluation, prediction and serving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from louver.errors import OptionError, TextError, unknown
+
+Ids = np.ndarray
+"""A vector of token ids, int64."""
+
+
+class Truncation(StrEnum):
+    """What to do with a text that is longer than the model reads."""
+
+    ERROR = "error"
+    """Refuse it."""
+    HEAD = "head"
+    """Keep the beginning."""
+    TAIL = "tail"
+    """Keep the end."""
+    HEAD_TAIL = "head_tail"
+    """Keep a half of the room from each end (Sun et al. 2019, section 5.3.1, with equal parts)."""
+    MIDDLE = "middle"
+    """Keep the middle."""
+    WINDOW = "window"
+    """Read everything in windows and pool the answers."""
+
+    @classmethod
+    def named(cls, name: str) -> Truncation:
+        """Return the member of this name.
+
+        Raises:
+            OptionError: if there is none.
+        """
+        try:
+            return cls(name)
+        except ValueError:
+            raise OptionError(unknown("truncation", name, [member.value for member in cls])) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What is left of a text.
+
+    Attributes:
+        pieces: ids without specials, one piece unless windows were asked for.
+        read: tokens read, over all pieces, without specials and without counting an overlap twice.
+        cut: tokens not read.
+    """
+
+    pieces: list[Ids]
+    read: int
+    cut: int
+
+
+def fit(ids: Ids, room: int, truncation: Truncation, *, max_length: int, overlap: int = 0) -> Fitted:
+    """Fit ids into the room that a model has beside its special tokens.
+
+    Args:
+        ids: the whole text's ids, without specials.
+        room: tokens that fit.
+        truncation: what to do with more.
+        max_length: the model's length with specials; for the message.
+        overlap: tokens that neighbouring windows share.
+
+    Raises:
+        TextError: if the text is too long and truncation is ``error``.
+    """
+    count = len(ids)
+    if count <= room:
+        return Fitted([ids], count, 0)
+    match truncation:
+        case Truncation.ERROR:
+            raise TextError(
+                f"this model reads {max_length} tokens and the text has {count + max_length - room}; "
+                'run \'louver extend\', or truncate="head"'
+            )
+        case Truncation.HEAD:
+            kept = ids[:room]
+        case Truncation.TAIL:
+            kept = ids[count - room :]
+        case Truncation.HEAD_TAIL:
+            kept = np.concatenate([ids[: room - room // 2], ids[count - room // 2 :]])
+        case Truncation.MIDDLE:
+            start = (count - room) // 2
+            kept = ids[start : start + room]
+        case Truncation.WINDOW:
+            return Fitted([ids[a : a + room] for a in range(0, count - overlap, room - overlap)], count, 0)
+    return Fitted([kept], room, count - room)

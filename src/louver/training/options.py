@@ -1,0 +1,41 @@
+"""How to train, with the field's defaults."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainingOptions(BaseModel):
+    """Settings of one training run; defaults are those of the BERT papers and of the articles."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    learning_rate: float = Field(5e-5, gt=0)
+    """Of the encoder."""
+    head_learning_rate: float = Field(1e-3, gt=0)
+    """Of the new head, which starts from noise and may learn faster."""
+    batch_size: int = Field(16, ge=1)
+    """Texts a step, on one device."""
+    accumulation: int = Field(1, ge=1)
+    """Batches whose gradients are added up to one step."""
+    epochs: int = Field(3, ge=1)
+    """Passes over the training set at most."""
+    patience: int = Field(2, ge=1)
+    """Epochs without a better validation score after which training stops."""
+    warmup: float = Field(0.1, ge=0, lt=1)
+    """Share of the steps in which the learning rate rises."""
+    weight_decay: float = Field(0.01, ge=0)
+    gradient_checkpointing: bool = False
+    """Recompute states in the backward pass: less memory, about a third more time."""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """"auto" takes bf16 where the hardware multiplies it."""
+    attention_dropout: bool = False
+    """Keep the checkpoint's dropout on attention weights; without it the fused kernels can be used."""
+    class_weights: bool = False
+    """Give every class the same say in the loss."""
+    max_length: int | None = Field(None, ge=8)
+    """Tokens to train on at most; the bundle's length if None."""
+    truncation: str = "head"
+    """What to do with longer texts, in training and afterwards."""
+    seed: int = 0
