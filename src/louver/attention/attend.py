@@ -8,6 +8,7 @@ Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal, overload
 
@@ -25,6 +26,12 @@ BACKENDS: dict[str, Backend] = {
     "dense": dense.BACKEND,
     "gathered": gathered.BACKEND,
 }
+
+EXPORT_LIMIT: ContextVar[int | None] = ContextVar("EXPORT_LIMIT", default=None)
+"""Tokens that the graph being exported reads at most; the cost model's length while a trace has none."""
+
+_DENSE_UP_TO = 1024
+"""Exported graphs that read no more than this are dense: they then take every length, not multiples of a block."""
 
 _GATHERED_PAIR_COST = 2.5
 """Time of a gathered pair over that of a dense one, copies and masks included; measured on CPUs at 1,024 to 8,192."""
@@ -148,11 +155,21 @@ def choose(request: Request) -> Choice:
     if request.mask_BHTS is not None or request.documents_BT is not None or request.global_BT is not None:
         return Choice("dense", "gathered takes no general mask, documents or extra global tokens")
     if torch.compiler.is_exporting():
-        bounded = request.pattern.bounds() is not None
-        return Choice("gathered", "bounded at every length") if bounded else Choice("dense", "no bounds at every length")
+        return choose_for_export(request.pattern, EXPORT_LIMIT.get())
     pairs = request.pattern.layout(tokens, gathered.BLOCK).computed_pairs
     saved = f"{pairs:,} gathered pairs at {_GATHERED_PAIR_COST}x against {tokens**2:,}"
     return Choice("gathered" if pairs * _GATHERED_PAIR_COST < tokens**2 else "dense", saved)
+
+
+def choose_for_export(pattern: Pattern, limit: int | None) -> Choice:
+    """Say which backend goes into a graph for every length up to `limit`."""
+    if isinstance(pattern, Full):
+        return Choice("dense", "every pair is allowed")
+    if pattern.bounds() is None:
+        return Choice("dense", "no bounds that hold at every length")
+    if limit is not None and limit <= _DENSE_UP_TO:
+        return Choice("dense", f"reads {limit} tokens at most")
+    return Choice("gathered", "bounded at every length")
 
 
 def _check(

@@ -7,8 +7,8 @@ Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
+from louver.attention.kernel import fused
 from louver.attention.masks import pair_mask
 from louver.attention.request import Backend, Request
 
@@ -30,13 +30,8 @@ def compute(request: Request) -> tuple[Tensor, None]:
         # A row without keys is NaN in some kernels: let it see everything, then clear it.
         blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
         mask_BHTS = mask_BHTS | blind_BHT1
-    out_BHTD = scaled_dot_product_attention(
-        request.q_BHTD,
-        request.k_BHSD,
-        request.v_BHSD,
-        attn_mask=mask_BHTS,
-        dropout_p=request.dropout,
-        scale=request.scale,
+    out_BHTD = fused(
+        request.q_BHTD, request.k_BHSD, request.v_BHSD, mask_BHTS, request.scale, request.dropout
     )
     if blind_BHT1 is not None:
         out_BHTD = out_BHTD.masked_fill(blind_BHT1, 0.0)

@@ -18,8 +18,9 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
+from louver.attention.kernel import fused
 from louver.attention.request import Backend, Request
 from louver.errors import OptionError
 from louver.patterns import Bounds, Full, Pattern
@@ -133,9 +134,7 @@ def compute(request: Request) -> tuple[Tensor, None]:
         mask = mask.expand(batch, *mask.shape)
     blind = ~mask.any(-1, keepdim=True)
     mask = (mask | blind).reshape(batch * blocks, 1, BLOCK, -1)
-    out = scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, dropout_p=request.dropout, scale=request.scale
-    )
+    out = fused(queries, keys, values, mask, request.scale, request.dropout)
     out = out.masked_fill(blind.reshape(batch * blocks, 1, BLOCK, 1), 0.0)
     out_BHTD = out.transpose(1, 2).reshape(batch, blocks * BLOCK, heads, width).transpose(1, 2)
     if missing:
@@ -154,13 +153,13 @@ def _with_rows(out_BHTD: Tensor, request: Request, plan: Plan) -> Tensor:
     if request.lengths_B is not None:
         mask = mask & (keys_T < request.lengths_B[:, None])[:, None, :]
     blind = ~mask.any(-1, keepdim=True)
-    rows_BHRD = scaled_dot_product_attention(
+    rows_BHRD = fused(
         request.q_BHTD.index_select(2, rows_R),
         request.k_BHSD,
         request.v_BHSD,
-        attn_mask=(mask | blind)[:, None],
-        dropout_p=request.dropout,
-        scale=request.scale,
+        (mask | blind)[:, None],
+        request.scale,
+        request.dropout,
     ).masked_fill(blind[:, None], 0.0)
     rows_BHRD = torch.where(there_R1, rows_BHRD, out_BHTD.index_select(2, rows_R))
     return out_BHTD.index_copy(2, rows_R, rows_BHRD)

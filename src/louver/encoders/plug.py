@@ -123,6 +123,21 @@ def plug(model: PreTrainedModel, pattern: Pattern | str, *, override: bool = Fal
     return model
 
 
+def layer_patterns(model: PreTrainedModel) -> list[Pattern]:
+    """Return the plain pattern of every layer of a plugged model at one branch, the model's own windows met.
+
+    Raises:
+        PatternError: if the pattern depends on the text's length.
+    """
+    config = base_of(model).config
+    types = getattr(config, "layer_types", None) or [""] * config.num_hidden_layers
+    found = []
+    for layer, kind in enumerate(types):
+        local = kind == "sliding_attention" and not config.louver_override
+        found.append(_pattern_of_layer(config.louver_pattern, layer, config.sliding_window if local else None))
+    return found
+
+
 def register() -> None:
     """Make ``attn_implementation="louver"`` known to transformers; harmless when repeated."""
     AttentionInterface.register(NAME, _attention)

@@ -1,0 +1,10 @@
+"""Smaller and faster bundles at a measured price."""
+
+from louver.errors import need_extra
+
+need_extra("train", "torch", "transformers")
+
+from louver.compression.distill import DistillOptions, distill  # noqa: E402
+from louver.compression.quantize import QuantizeOptions, quantize  # noqa: E402
+
+__all__ = ["DistillOptions", "QuantizeOptions", "distill", "quantize"]

@@ -1,0 +1,9 @@
+"""Bundles as ONNX graphs."""
+
+from louver.errors import need_extra
+
+need_extra("train", "torch", "transformers")
+
+from louver.export.onnx import export  # noqa: E402
+
+__all__ = ["export"]
