@@ -264,7 +264,7 @@ def _by_branch(request: Request, padding: Padding | None, impl: str) -> tuple[Te
             mask_BHTS=_rows_of(request.mask_BHTS, index, longest),
             global_BT=request.global_BT[index, :longest] if request.global_BT is not None else None,
         )
-        found, _ = _run(part, padding.rows(index, longest), impl)
+        found, _ = _run(part, padding.rows(rows, longest), impl)
         missing = tokens - longest
         out_BHTD = out_BHTD.index_copy(0, index, torch.nn.functional.pad(found, (0, 0, 0, missing)))
     return out_BHTD, None
@@ -283,7 +283,7 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
         if padding.left:  # only `Full` comes here: any order of keys is the same, so the mask says all
             request = replace(request, mask_BHTS=_meet(request.mask_BHTS, padding.mask_BT[:, None, None, :]))
         else:
-            request = replace(request, lengths_B=padding.lengths_B)
+            request = replace(request, padding=padding)
     name = choose(request).impl if impl == "auto" else impl
     backend = BACKENDS[name]
     if not backend.any_mask and (request.mask_BHTS is not None or request.q_BHTD.shape[2] != request.k_BHSD.shape[2]):

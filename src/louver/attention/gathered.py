@@ -86,6 +86,36 @@ def _make_plan(pattern: Pattern, blocks: int, device: torch.device) -> Plan:
 _kept_plan = lru_cache(maxsize=16)(_make_plan)
 
 
+def _plan(request: Request, blocks: int) -> Plan:
+    """Return the plan that an earlier layer, or an earlier call of this length, made."""
+    pattern, device = request.pattern, request.q_BHTD.device
+    if not torch.compiler.is_compiling():
+        return _kept_plan(pattern, blocks, device)
+    if request.padding is None:
+        return _make_plan(pattern, blocks, device)
+    return request.padding.keep((pattern, "plan"), lambda: _make_plan(pattern, blocks, device))
+
+
+def _mask(
+    plan: Plan, batch: int, tokens: int, missing: bool, lengths_B: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the mask (B·N, 1, Q, K) with padding in it, and its rows (B·N, 1, Q, 1) that see nothing.
+
+    Those rows are given every key, for a row without any is NaN in some kernels; the caller clears them.
+    """
+    mask_NQK = plan.mask_NQK
+    if lengths_B is None and missing:
+        lengths_B = plan.positions_NK.new_full((1,), tokens)
+    if lengths_B is not None:
+        real_BNK = plan.positions_NK < lengths_B[:, None, None]
+        mask_BNQK = mask_NQK & real_BNK[:, :, None, :]
+        mask_BNQK = mask_BNQK.expand(batch, *mask_BNQK.shape[1:])
+    else:
+        mask_BNQK = mask_NQK.expand(batch, *mask_NQK.shape)
+    blind_BNQ1 = ~mask_BNQK.any(-1, keepdim=True)
+    return (mask_BNQK | blind_BNQ1).flatten(0, 1)[:, None], blind_BNQ1.flatten(0, 1)[:, None]
+
+
 def _gather(x_BNQHD: Tensor, x_BTHD: Tensor, plan: Plan) -> Tensor:
     """Copy each block's keys (or values) together: (B·N, H, K, D)."""
     batch, blocks = x_BNQHD.shape[:2]
@@ -111,8 +141,7 @@ def compute(request: Request) -> tuple[Tensor, None]:
     batch, heads, tokens, width = q_BHTD.shape
     exporting = torch.compiler.is_exporting()
     blocks = tokens // BLOCK if exporting else -(-tokens // BLOCK)
-    make = _make_plan if torch.compiler.is_compiling() else _kept_plan
-    plan = make(request.pattern, blocks, q_BHTD.device)
+    plan = _plan(request, blocks)
 
     missing = 0 if exporting else blocks * BLOCK - tokens
     q_BTHD, k_BTHD, v_BTHD = (
@@ -124,18 +153,14 @@ def compute(request: Request) -> tuple[Tensor, None]:
     values = _gather(v_BTHD.reshape(split), v_BTHD, plan)
     queries = q_BTHD.reshape(batch * blocks, BLOCK, heads, width).transpose(1, 2)
 
-    mask = plan.mask_NQK
-    if request.lengths_B is not None or missing:
-        lengths_B = request.lengths_B if request.lengths_B is not None else mask.new_full((1,), tokens, dtype=torch.long)
-        real_BNK = plan.positions_NK < lengths_B[:, None, None]
-        mask = mask & real_BNK[:, :, None, :]
-        mask = mask.expand(batch, *mask.shape[1:])
+    if request.padding is not None:
+        mask, blind = request.padding.keep(
+            (request.pattern, "mask"), lambda: _mask(plan, batch, tokens, bool(missing), request.lengths_B)
+        )
     else:
-        mask = mask.expand(batch, *mask.shape)
-    blind = ~mask.any(-1, keepdim=True)
-    mask = (mask | blind).reshape(batch * blocks, 1, BLOCK, -1)
+        mask, blind = _mask(plan, batch, tokens, bool(missing), None)
     out = fused(queries, keys, values, mask, request.scale, request.dropout)
-    out = out.masked_fill(blind.reshape(batch * blocks, 1, BLOCK, 1), 0.0)
+    out = out.masked_fill(blind, 0.0)
     out_BHTD = out.transpose(1, 2).reshape(batch, blocks * BLOCK, heads, width).transpose(1, 2)
     if missing:
         out_BHTD = out_BHTD[:, :, :tokens]
@@ -143,13 +168,22 @@ def compute(request: Request) -> tuple[Tensor, None]:
 
 
 def _with_rows(out_BHTD: Tensor, request: Request, plan: Plan) -> Tensor:
-    """Replace the rows of global queries by attention over all keys; positions that the text lacks stay as they are."""
+    """Replace the rows of global queries by attention over all keys.
+
+    Positions that the text lacks are left out. A graph cannot leave out: there they repeat the first position, and if
+    the text lacks that one too, nothing changes.
+    """
     tokens = out_BHTD.shape[2]
-    there_R1 = (plan.rows_R < tokens)[:, None]
-    rows_R = plan.rows_R.clamp(max=tokens - 1)
+    there_R = plan.rows_R < tokens
+    if torch.compiler.is_exporting():
+        rows_R = torch.where(there_R, plan.rows_R, plan.rows_R[:1].clamp(max=tokens - 1))
+    else:
+        rows_R = plan.rows_R[there_R]
+        if not len(rows_R):
+            return out_BHTD
     keys_T = torch.arange(tokens, device=out_BHTD.device)
     mask: Tensor = request.pattern.allows(rows_R[:, None], keys_T[None, :], tokens)
-    mask = mask.expand(len(plan.rows_R), tokens)[None]
+    mask = mask.expand(len(rows_R), tokens)[None]
     if request.lengths_B is not None:
         mask = mask & (keys_T < request.lengths_B[:, None])[:, None, :]
     blind = ~mask.any(-1, keepdim=True)
@@ -161,7 +195,7 @@ def _with_rows(out_BHTD: Tensor, request: Request, plan: Plan) -> Tensor:
         request.scale,
         request.dropout,
     ).masked_fill(blind[:, None], 0.0)
-    rows_BHRD = torch.where(there_R1, rows_BHRD, out_BHTD.index_select(2, rows_R))
+    rows_BHRD = torch.where(there_R[0], rows_BHRD, out_BHTD.index_select(2, rows_R))
     return out_BHTD.index_copy(2, rows_R, rows_BHRD)
 
 

@@ -5,17 +5,21 @@ Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from louver.errors import OptionError
 
+Made = TypeVar("Made")
+
 
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """A checked padding mask.
+    """A checked padding mask. It lives as long as one forward pass, and keeps what every layer of that pass needs.
 
     Attributes:
         mask_BT: True = real token.
@@ -30,6 +34,14 @@ class Padding:
     starts_B: Tensor
     left: bool
     whole: bool
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+    def keep(self, key: Any, make: Callable[[], Made]) -> Made:
+        """Return what `make` gave for this key in an earlier layer, or make it now."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        found: Made = self.kept[key]
+        return found
 
     @classmethod
     def read(cls, mask_BT: Tensor, batch: int, length: int) -> Padding:
@@ -67,17 +79,23 @@ class Padding:
 
     def aligned(self) -> Padding:
         """Return the same lengths as right padding."""
+        return self.keep("aligned", self._aligned)
+
+    def _aligned(self) -> Padding:
         index_T = torch.arange(self.mask_BT.shape[1], device=self.mask_BT.device)
         mask_BT = index_T < self.lengths_B[:, None]
         return Padding(mask_BT, self.lengths_B, torch.zeros_like(self.starts_B), left=False, whole=self.whole)
 
-    def rows(self, index: Tensor, length: int) -> Padding:
+    def rows(self, index: list[int], length: int) -> Padding:
         """Return some rows, cut to `length` tokens; only for right padding.
 
         Args:
             index: row numbers.
             length: tokens to keep; at least the longest chosen row.
         """
+        return self.keep((tuple(index), length), lambda: self._rows(index, length))
+
+    def _rows(self, index: list[int], length: int) -> Padding:
         mask_BT = self.mask_BT[index, :length]
         lengths_B = self.lengths_B[index]
         whole = bool((lengths_B == length).all())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from louver.attention.padding import Padding
 from louver.patterns import Pattern
 
 
@@ -24,7 +25,7 @@ class Request:
         pattern: who may attend to whom, without schedules.
         scale: factor on the products, usually D ** -0.5.
         dropout: probability that a weight is dropped; 0 outside training.
-        lengths_B: real tokens of each row, or None if all are real.
+        padding: which tokens are real, right padded; None if all are.
         mask_BHTS: bool (B|1, H|1, T, S), True = may attend, or None.
         documents_BT: document number of each token, or None.
         global_BT: True for extra global tokens, or None.
@@ -37,11 +38,16 @@ class Request:
     pattern: Pattern
     scale: float
     dropout: float = 0.0
-    lengths_B: Tensor | None = None
+    padding: Padding | None = None
     mask_BHTS: Tensor | None = None
     documents_BT: Tensor | None = None
     global_BT: Tensor | None = None
     return_weights: bool = False
+
+    @property
+    def lengths_B(self) -> Tensor | None:
+        """Real tokens of each row, or None if all are real."""
+        return None if self.padding is None else self.padding.lengths_B
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,127 @@
+"""Speed and memory of contenders, side by side.
+
+Contenders take turns in one process, so that a slow minute of the machine hits all of them; memory is the peak of a
+fresh process each.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from louver.measure.evaluate import Answers
+
+LENGTHS = (512, 2048, 4096)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one contender reached.
+
+    Attributes:
+        documents_per_s: over a set of texts given at once; median of the rounds.
+        p50_ms: median time of one text of about so many tokens, alone; None where it was not timed.
+    """
+
+    documents_per_s: float
+    p50_ms: dict[int, float | None]
+
+
+def race(
+    contenders: Mapping[str, Answers],
+    texts: Sequence[str],
+    by_length: Mapping[int, str],
+    *,
+    rounds: int = 3,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Speed]:
+    """Time contenders in turn on the same texts.
+
+    Args:
+        contenders: by name.
+        texts: given at once, for throughput.
+        by_length: one text of about so many tokens each, given alone, for latency.
+        rounds: turns that count; one more warms up the latencies.
+        say: told what is being timed.
+    """
+    batch: dict[str, list[float]] = {name: [] for name in contenders}
+    alone: dict[tuple[str, int], list[float]] = {}
+    for turn in range(rounds + 1):
+        for name, contender in contenders.items():
+            for length, text in by_length.items():
+                took = _timed(contender, [text])
+                if turn:
+                    alone.setdefault((name, length), []).append(took)
+            if turn:
+                say(f"round {turn} of {rounds}: {name}")
+                batch[name].append(_timed(contender, texts))
+    return {
+        name: Speed(
+            len(texts) / median(batch[name]),
+            {n: round(1000 * median(alone[name, n]), 1) if (name, n) in alone else None for n in LENGTHS},
+        )
+        for name in contenders
+    }
+
+
+def _timed(contender: Answers, texts: Sequence[str]) -> float:
+    began = time.perf_counter()
+    contender.logits(texts)
+    return time.perf_counter() - began
+
+
+def text_of_length(texts: Sequence[str], tokens: int, count: Callable[[str], int]) -> str:
+    """Join texts and cut between words until about so many tokens are left, none more than asked.
+
+    Args:
+        texts: real ones.
+        tokens: wanted, specials included.
+        count: tokens of a text, specials included.
+    """
+    words: list[str] = []
+    for text in texts:
+        words += text.split()
+        if count(" ".join(words)) >= tokens:
+            break
+    low, high = 1, len(words)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count(" ".join(words[:middle])) <= tokens:
+            low = middle
+        else:
+            high = middle - 1
+    return " ".join(words[:low])
+
+
+def peak_memory_mb(work: Callable[..., object], *arguments: object) -> float:
+    """Run a function in a fresh process and return the peak of its resident memory in MB.
+
+    Args:
+        work: a module-level function.
+        arguments: picklable.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measured, args=(sender, work, arguments))
+    process.start()
+    sender.close()
+    try:
+        found = json.loads(receiver.recv())
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the measured process ended with {process.exitcode}") from None
+    process.join()
+    return float(found)
+
+
+def _measured(sender: multiprocessing.connection.Connection, work: Callable[..., object], arguments: tuple) -> None:  # type: ignore[type-arg,name-defined]
+    work(*arguments)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sender.send(json.dumps(peak / (1e6 if sys.platform == "darwin" else 1e3)))
+    sender.close()
