@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -25,7 +24,8 @@ from louver.tasks import Classification, Splits, metric
 from louver.text import Tokenizer
 from louver.training.features import features
 from louver.training.finetune import save
-from louver.training.fit import Batch, Feature, collate, fit
+from louver.training.fit import Batch, answers, fit
+from louver.training.probe import probe
 from louver.training.options import TrainingOptions
 from louver.versions import versions
 
@@ -85,7 +85,9 @@ def distill(
     }
     train = features(data.train, targets["train"], tokenizer, source.card, **cut)
     validation = features(data.validation, targets["validation"], tokenizer, source.card, **cut)
-    for feature, answer in zip(train, _answers(teacher_reader, train, tokenizer.pad_id), strict=True):
+    if options.probe:  # the teacher's head was made for layers that the student lacks
+        probe(student, task, train, validation, targets["validation"], scorer, pad_id=tokenizer.pad_id)
+    for feature, answer in zip(train, answers(teacher_reader, train, tokenizer.pad_id), strict=True):
         feature["teacher"] = answer
 
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -106,8 +108,10 @@ def distill(
         pad_id=tokenizer.pad_id,
         progress=progress,
     )
-    thresholds = task.tune_thresholds(result.logits, truth, scorer)
-    found = score_with_interval(scorer, truth, task.decisions(result.logits, thresholds), seed=options.seed)
+    whole = {**cut, "max_length": source.card.max_length}
+    logits = answers(student, features(data.validation, truth, tokenizer, source.card, **whole), tokenizer.pad_id)
+    thresholds = task.tune_thresholds(logits, truth, scorer)
+    found = score_with_interval(scorer, truth, task.decisions(logits, thresholds), seed=options.seed)
     record = Record(
         step="distill",
         settings={**options.model_dump(), "layers": chosen, "metric": name},
@@ -186,25 +190,3 @@ def soft_loss(logits: Tensor, teacher: Tensor, kind: str, temperature: float) ->
     cross = F.binary_cross_entropy_with_logits(logits / temperature, chances)
     entropy = F.binary_cross_entropy(chances, chances)
     return (cross - entropy) * temperature**2
-
-
-@torch.inference_mode()
-def _answers(teacher: Reader, train: list[Feature], pad_id: int, tokens: int = 8192) -> list[np.ndarray]:
-    """Run the teacher over training once, in batches of similar length."""
-    join = collate(pad_id)
-    found: list[np.ndarray | None] = [None] * len(train)
-    order = sorted(range(len(train)), key=lambda i: len(train[i]["input_ids"]))
-    start = 0
-    while start < len(order):
-        rows = [order[start]]
-        while start + len(rows) < len(order):
-            candidate = order[start + len(rows)]
-            if len(train[candidate]["input_ids"]) * (len(rows) + 1) > tokens:
-                break
-            rows.append(candidate)
-        batch = join([{"input_ids": train[i]["input_ids"]} for i in rows])
-        logits = teacher(batch["input_ids"], batch["attention_mask"]).float().numpy()
-        for i, row in zip(rows, logits, strict=True):
-            found[i] = row
-        start += len(rows)
-    return [row for row in found if row is not None]

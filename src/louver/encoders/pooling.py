@@ -79,6 +79,11 @@ class Reader(nn.Module):
             return found.logits, found.hidden_states
         return self._answer(found.last_hidden_state, attention_mask), found.hidden_states
 
+    def pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Read a batch and return the vectors (batch, width) that the head would get."""
+        states: Tensor = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return pool(states, attention_mask, self.pooling)
+
     def _answer(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         pooled = pool(states, attention_mask, self.pooling)
         if self.head is None:
@@ -114,9 +119,3 @@ def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: 
     if reader.head is not None:
         reader.head.load_state_dict(head)
     return reader.eval()
-
-
-@torch.inference_mode()
-def outputs(reader: Reader, batches: list[tuple[Tensor, Tensor]]) -> list[list[float]]:
-    """Run (ids, mask) batches and return one list of numbers a text."""
-    return [row.tolist() for ids, mask in batches for row in reader(ids, mask).float()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -182,7 +183,7 @@ def _cut(pool: list[Example], share: float, seed: int, by: str) -> tuple[list[Ex
     count = max(1, round(len(pool) * share))
     rng = np.random.default_rng([seed, len(pool)])
     if by == "date":
-        ordered = sorted(pool, key=lambda e: e.group)
+        ordered = sorted(pool, key=lambda e: _date(e.group))
         return ordered[:-count], ordered[-count:]
     if by == "group":
         sizes = Counter(e.group for e in pool)
@@ -194,6 +195,13 @@ def _cut(pool: list[Example], share: float, seed: int, by: str) -> tuple[list[Ex
         return [e for e in pool if e.group not in taken], [e for e in pool if e.group in taken]
     order = rng.permutation(len(pool))
     return [pool[i] for i in order[count:]], [pool[i] for i in order[:count]]
+
+
+def _date(written: str) -> datetime:
+    try:
+        return datetime.fromisoformat(written).replace(tzinfo=None)
+    except ValueError as error:
+        raise DataError(f"date {written!r} is not ISO 8601; write it as 2017-03-09, which also sorts") from error
 
 
 def _check_parts(

@@ -16,8 +16,9 @@ from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Classification, Splits, metric
 from louver.text import Tokenizer
 from louver.training.features import features
-from louver.training.fit import Batch, fit
+from louver.training.fit import Batch, answers, fit
 from louver.training.options import TrainingOptions
+from louver.training.probe import probe
 from louver.versions import versions
 
 
@@ -72,6 +73,13 @@ def finetune(
         return task.loss(logits.float(), batch["labels"], weights), logits
 
     truth = targets["validation"]
+    probed = None
+    if options.probe:
+        # one forward pass is cheap enough to read every text whole
+        whole = {**cut, "max_length": card.max_length}
+        rows = features(data.train, targets["train"], tokenizer, card, **whole)
+        held = features(data.validation, truth, tokenizer, card, **{**whole, "truncation": _one(cut)})
+        probed = probe(reader, task, rows, held, truth, scorer, pad_id=tokenizer.pad_id)
     result = fit(
         reader,
         objective,
@@ -82,8 +90,10 @@ def finetune(
         pad_id=tokenizer.pad_id,
         progress=progress,
     )
-    thresholds = task.tune_thresholds(result.logits, truth, scorer)
-    found = score_with_interval(scorer, truth, task.decisions(result.logits, thresholds), seed=options.seed)
+    whole = {"max_length": card.max_length, "truncation": _one(cut)}
+    logits = answers(reader, features(data.validation, truth, tokenizer, card, **whole), tokenizer.pad_id)
+    thresholds = task.tune_thresholds(logits, truth, scorer)
+    found = score_with_interval(scorer, truth, task.decisions(logits, thresholds), seed=options.seed)
     card = card.model_copy(
         update={
             "task": "classify",
@@ -99,6 +109,7 @@ def finetune(
                     parents=[source.digest],
                     numbers={
                         "validation": {name: found.to_json()},
+                        "probe": probed,
                         "epochs": result.history,
                         "n_train": len(data.train),
                         "steps": result.steps,

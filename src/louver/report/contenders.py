@@ -1,0 +1,78 @@
+"""Who stands in a report, and how each one answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from louver.bundle import Bundle
+from louver.measure.baselines import Baseline
+from louver.measure.baselines import Kind as BaselineKind
+from louver.measure.evaluate import Answers
+from louver.runtime import Predictor
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row of a report.
+
+    Attributes:
+        name: unique in the report.
+        kind: "baseline" or "bundle".
+        bundle: its weights and card.
+        accepted: False if a gate refused the step.
+        baseline: how a baseline treats long texts.
+        max_length: tokens a call of a baseline, specials included.
+        batch_size: texts a call of a baseline.
+        thresholds: instead of the card's, for pooled windows.
+        note: what else there is to say.
+    """
+
+    name: str
+    kind: Literal["baseline", "bundle"]
+    bundle: Bundle
+    accepted: bool = True
+    baseline: BaselineKind | None = None
+    max_length: int = 0
+    batch_size: int = 8
+    thresholds: tuple[float, ...] | None = None
+    note: str = ""
+
+    def open(self) -> Answers:
+        """Return what answers."""
+        if self.baseline is not None:
+            return Baseline(self.bundle, self.baseline, max_length=self.max_length, batch_size=self.batch_size)
+        return Predictor(self.bundle, truncation=_rule(self.bundle))
+
+    def size_mb(self) -> float:
+        """Return the size of what serving needs."""
+        return self.bundle.size() / 1e6
+
+    def command(self) -> str:
+        """Return the call that gives this contender's answers."""
+        path = self.bundle.path.as_posix()
+        if self.baseline is None:
+            return f"louver evaluate {path} DATA --truncate {_rule(self.bundle)}"
+        return (
+            f"louver.measure.baselines.Baseline(Bundle.open({path!r}), {self.baseline!r}, "
+            f"max_length={self.max_length}, batch_size={self.batch_size}).logits(texts)"
+        )
+
+
+def _rule(bundle: Bundle) -> str:
+    return "head" if bundle.card.truncation == "error" else bundle.card.truncation
+
+
+def answer_in_own_process(contender: Contender, texts: Sequence[str]) -> np.ndarray:
+    """Open a contender and answer; run in a fresh process to see its memory."""
+    return contender.open().logits(texts)
+
+
+def where(contender: Contender, root: Path) -> str:
+    """Return the bundle's path from the run directory."""
+    path = contender.bundle.path
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
