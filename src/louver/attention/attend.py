@@ -227,11 +227,17 @@ def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tens
         return _by_branch(request, padding, impl)
     if request.mask_BHTS is not None or request.documents_BT is not None or request.return_weights:
         raise OptionError("left padding goes with neither mask, documents nor return_weights; pad on the right")
-    front = {name: padding.to_front(getattr(request, name)) for name in ("q_BHTD", "k_BHSD", "v_BHSD")}
     globals_BT = request.global_BT
     if globals_BT is not None:
         globals_BT = padding.to_front(globals_BT[:, None, :, None])[:, 0, :, 0]
-    out_BHTD, weights = _by_branch(replace(request, **front, global_BT=globals_BT), padding.aligned(), impl)
+    front = replace(
+        request,
+        q_BHTD=padding.to_front(request.q_BHTD),
+        k_BHSD=padding.to_front(request.k_BHSD),
+        v_BHSD=padding.to_front(request.v_BHSD),
+        global_BT=globals_BT,
+    )
+    out_BHTD, weights = _by_branch(front, padding.aligned(), impl)
     return padding.to_place(out_BHTD), weights
 
 

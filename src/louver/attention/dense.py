@@ -30,9 +30,7 @@ def compute(request: Request) -> tuple[Tensor, None]:
         # A row without keys is NaN in some kernels: let it see everything, then clear it.
         blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
         mask_BHTS = mask_BHTS | blind_BHT1
-    out_BHTD = fused(
-        request.q_BHTD, request.k_BHSD, request.v_BHSD, mask_BHTS, request.scale, request.dropout
-    )
+    out_BHTD = fused(request.q_BHTD, request.k_BHSD, request.v_BHSD, mask_BHTS, request.scale, request.dropout)
     if blind_BHT1 is not None:
         out_BHTD = out_BHTD.masked_fill(blind_BHT1, 0.0)
     return out_BHTD, None

@@ -96,9 +96,7 @@ def _plan(request: Request, blocks: int) -> Plan:
     return request.padding.keep((pattern, "plan"), lambda: _make_plan(pattern, blocks, device))
 
 
-def _mask(
-    plan: Plan, batch: int, tokens: int, missing: bool, lengths_B: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def _mask(plan: Plan, batch: int, tokens: int, missing: bool, lengths_B: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return the mask (B·N, 1, Q, K) with padding in it, and its rows (B·N, 1, Q, 1) that see nothing.
 
     Those rows are given every key, for a row without any is NaN in some kernels; the caller clears them.

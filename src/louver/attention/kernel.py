@@ -16,8 +16,8 @@ _UNSEEN = -1e9
 def fused(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, scale: float, dropout: float) -> Tensor:
     """Return softmax(q kᵀ · scale) v over the pairs of a mask.
 
-    The exporter writes a NaN guard after the softmax of `scaled_dot_product_attention`, which took a quarter of the whole
-    graph's time in onnxruntime. Here no row is empty, so the plain steps need none.
+    The exporter writes a NaN guard after the softmax of `scaled_dot_product_attention`, which took a quarter of the
+    whole graph's time in onnxruntime. Here no row is empty, so the plain steps need none.
 
     Args:
         q_BHTD: queries.

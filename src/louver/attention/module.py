@@ -89,8 +89,11 @@ class SelfAttention(nn.Module):
             first = fused.bias[:width] if fused.bias is not None else None
             q = nn.functional.linear(x_BTE, fused.weight[:width], first)
             k, v = nn.functional.linear(context_BSE, fused.weight[width:], rest).chunk(2, -1)
+        q_BHTD, k_BHSD, v_BHSD = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
         out_BHTD = attend(
-            *(x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v)),
+            q_BHTD,
+            k_BHSD,
+            v_BHSD,
             self.pattern,
             padding=padding,
             mask=mask,
@@ -106,5 +109,3 @@ class SelfAttention(nn.Module):
     def extra_repr(self) -> str:
         """Show the pattern in the module's printout."""
         return f"heads={self.heads}, pattern={str(self.pattern)!r}, impl={self.impl!r}"
-
-

@@ -25,8 +25,8 @@ from louver.text import Tokenizer
 from louver.training.features import features
 from louver.training.finetune import save
 from louver.training.fit import Batch, answers, fit
-from louver.training.probe import probe
 from louver.training.options import TrainingOptions
+from louver.training.probe import probe
 from louver.versions import versions
 
 
@@ -103,7 +103,7 @@ def distill(
         objective,
         train,
         validation,
-        lambda logits: scorer(truth, task.decisions(logits)),
+        lambda logits: scorer(truth, task.decisions(logits, task.tune_thresholds(logits, truth, scorer))),
         options,
         pad_id=tokenizer.pad_id,
         progress=progress,

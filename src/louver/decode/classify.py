@@ -33,7 +33,7 @@ def decide(logits: np.ndarray, kind: str, thresholds: Sequence[float] = ()) -> n
         int64 label indices (n,), float32 zeros and ones (n, labels), or float32 numbers (n,).
     """
     if kind == "single":
-        return np.asarray(logits).argmax(-1)
+        return np.asarray(np.argmax(logits, -1))
     if kind == "regression":
         return np.asarray(logits, np.float32)[..., 0]
     limits = np.asarray(thresholds) if len(thresholds) else np.full(np.shape(logits)[-1], 0.5)
@@ -52,5 +52,5 @@ def pool_windows(logits: np.ndarray, tokens: Sequence[int], kind: str | None) ->
         (labels,)
     """
     if kind == "multi":
-        return np.asarray(logits).max(0)
+        return np.asarray(np.max(logits, 0))
     return np.average(np.asarray(logits, np.float64), axis=0, weights=np.maximum(tokens, 1))

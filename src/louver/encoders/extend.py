@@ -15,10 +15,10 @@ from louver.encoders import positions
 from louver.encoders.load import load_plain
 from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
-from louver.versions import versions
 from louver.errors import ModelError, OptionError
 from louver.patterns import Full, Pattern, by_length, parse
 from louver.text import Tokenizer
+from louver.versions import versions
 
 DEFAULT_PATTERN = "window(128) | global(1)"
 TOLERANCE = 1e-5
@@ -86,7 +86,7 @@ def extend(
     kinds = {"regression": "regression", "multi_label_classification": "multi"}
     card = Card(
         task="classify" if own else "embed",
-        kind=kinds.get(model.config.problem_type, "single") if own else None,  # type: ignore[arg-type]
+        kind=kinds.get(model.config.problem_type, "single") if own else None,
         labels=labels,
         thresholds=[0.5] * len(labels) if own and model.config.problem_type == "multi_label_classification" else [],
         pattern=str(whole),

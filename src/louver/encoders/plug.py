@@ -180,7 +180,7 @@ def _attention(
     own = sliding_window - 1 if sliding_window and not config.louver_override else None
     pattern = _pattern_of_layer(written, _layer(module, written), own)
     padding, mask = _split_mask(attention_mask)
-    out_BHTD = attend(
+    found = attend(
         query,
         key,
         value,
@@ -191,7 +191,7 @@ def _attention(
         dropout=dropout,
         training=module.training,
     )
-    return out_BHTD.transpose(1, 2), None
+    return found.transpose(1, 2), None
 
 
 def _layer(module: nn.Module, written: str) -> int:

@@ -52,7 +52,7 @@ def extend(model: PreTrainedModel, max_length: int) -> None:
     weight = table.weight.data
     rows = torch.arange(max_length, device=weight.device) % old + before
     longer = torch.cat([weight[:before], weight[rows]])
-    embeddings.position_embeddings = nn.Embedding.from_pretrained(
+    embeddings.position_embeddings = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
         longer, freeze=not table.weight.requires_grad, padding_idx=table.padding_idx
     )
     total = max_length + before

@@ -1,7 +1,7 @@
 """`export`: a bundle as ONNX graphs that run at every length, one a branch of its pattern, with one weight file.
 
-Sparse graphs take a multiple of the attention block; the runtime pads its ids and the graph never shows it. Every graph is
-held against torch before the bundle is written.
+Sparse graphs take a multiple of the attention block; the runtime pads its ids and the graph never shows it. Every graph
+is held against torch before the bundle is written.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def export(bundle: Bundle | str | Path, *, into: str | Path, replace: bool = Fal
         for limit, pattern in _branches(source):
             reader = read_bundle(source, pattern=pattern)
             multiple = BLOCK if _has_blocks(reader, limit) else 1
-            file = f"up_to_{limit}.onnx"
-            models.append((directory / file, _trace(reader, limit, multiple)))
-            graphs.append({"file": file, "limit": limit, "multiple": multiple, "pattern": str(pattern)})
+            name = f"up_to_{limit}.onnx"
+            models.append((directory / name, _trace(reader, limit, multiple)))
+            graphs.append({"file": name, "limit": limit, "multiple": multiple, "pattern": str(pattern)})
         save_sharing_weights(models)
         for file in [*source.path.glob("tokenizer*"), source.path / "config.json"]:
             (draft / file.name).write_bytes(file.read_bytes())
@@ -93,7 +93,9 @@ def _branches(source: Bundle) -> list[tuple[int, Pattern]]:
     result = [(int(min(limit, whole)), branch) for limit, branch in found]
     for _, branch in result:
         if not is_length_free(branch):
-            raise OptionError(f"{branch} has other pairs at each length, so one graph cannot hold it; serve it on torch")
+            raise OptionError(
+                f"{branch} has other pairs at each length, so one graph cannot hold it; serve it on torch"
+            )
         if any(isinstance(part, ByLength) for part in branch.walk()):
             raise OptionError("by_length must be the outermost part of a pattern to be exported")
     # a branch that begins beyond the longest text is never used
@@ -205,15 +207,16 @@ def _compare(source: Bundle, exported: Bundle) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     reader = read_bundle(source)
     vocabulary = int(reader.encoder.config.vocab_size)
+    pad_id = int(reader.encoder.config.pad_token_id or 0)
     worst: dict[str, float] = {}
     lengths = [n for n in CHECKED_LENGTHS if n <= source.card.max_length]
     for n in lengths:
-        worst[str(n)] = _gap(reader, engine, [rng.integers(5, vocabulary, n)], int(reader.encoder.config.pad_token_id or 0))
+        worst[str(n)] = _gap(reader, engine, [rng.integers(5, vocabulary, n)], pad_id)
     for branch, graph in enumerate(engine.branches):
         low = engine.branches[branch - 1].limit + 1 if branch else 1
         mixed = [n for n in lengths if low <= n <= min(graph.limit, 1024)] or [int(low)]
         rows = [rng.integers(5, vocabulary, n) for n in mixed]
-        worst[f"mixed up to {mixed[-1]}"] = _gap(reader, engine, rows, int(reader.encoder.config.pad_token_id or 0))
+        worst[f"mixed up to {mixed[-1]}"] = _gap(reader, engine, rows, pad_id)
     largest = max(worst.values())
     if not largest <= TOLERANCE:
         raise ModelError(f"the exported graph differs from torch by {largest:.1e}, more than {TOLERANCE}: {worst}")

@@ -55,9 +55,7 @@ def score(metric: Metric, truth: np.ndarray, predicted: np.ndarray, *, seed: int
     return Score(metric(truth, predicted), float(low), float(high), len(truth))
 
 
-def relative_drop(
-    metric: Metric, truth: np.ndarray, before: np.ndarray, after: np.ndarray, *, seed: int = 0
-) -> Score:
+def relative_drop(metric: Metric, truth: np.ndarray, before: np.ndarray, after: np.ndarray, *, seed: int = 0) -> Score:
     """Return (before - after) / before with an interval over the same resampled texts; negative is a gain."""
 
     def drop(index: np.ndarray | slice) -> float:
@@ -90,7 +88,8 @@ class Verdict:
         outcome: "pass" if the whole interval is inside the budget, "fail" if it is outside, else "undecided".
         drop: the relative drop.
         budget: the largest drop allowed.
-        deciding_n: texts that would decide an undecided one at this value; None if decided, or if the value is the budget.
+        deciding_n: texts that would decide an undecided one at this value; None if decided, or if the value is the
+            budget.
     """
 
     outcome: Literal["pass", "fail", "undecided"]

@@ -39,7 +39,7 @@ def has_bf16() -> bool:
     import torch
 
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     return bool(cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
 
 

@@ -120,7 +120,7 @@ def peak_memory_mb(work: Callable[..., object], *arguments: object) -> float:
     return float(found)
 
 
-def _measured(sender: multiprocessing.connection.Connection, work: Callable[..., object], arguments: tuple) -> None:  # type: ignore[type-arg,name-defined]
+def _measured(sender: multiprocessing.connection.Connection, work: Callable[..., object], arguments: tuple) -> None:  # type: ignore[type-arg]
     work(*arguments)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sender.send(json.dumps(peak / (1e6 if sys.platform == "darwin" else 1e3)))

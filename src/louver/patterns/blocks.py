@@ -12,7 +12,7 @@ from louver.patterns.base import Bounds, Pattern, register
 @register
 @dataclass(frozen=True)
 class Blocks(Pattern):
-    """Block-local attention (BigBird: Zaheer et al. 2020, appendix D; Sparse Transformer: Child et al. 2019, section 5).
+    """Block-local attention (BigBird: Zaheer et al. 2020, appendix D; Child et al. 2019, section 5).
 
     The text is cut into blocks; a block sees itself and `neighbours` blocks on each side: n · size · (2 neighbours + 1)
     pairs. No block is masked in part, which makes it the cheapest pattern a pair.

@@ -124,7 +124,7 @@ def _blocks_that_hold_pairs(
     shape = (block, len(blocks), block)
     kept = (allowed & real & ~elsewhere).reshape(shape).any(axis=(0, 2))
     full = (allowed & ~elsewhere).reshape(shape).all(axis=(0, 2))
-    return kept, full
+    return np.asarray(kept), np.asarray(full)
 
 
 def _scan(pattern: Pattern, length: int, chunk: int = 256) -> Bounds:

@@ -40,7 +40,7 @@ def png(pattern: Pattern, path: str | Path, length: int = 64, size: int = 512) -
     """
     cells = _cells(pattern, length, min(size, length))
     index = np.arange(size) * len(cells) // size
-    pixels = np.where(cells[index][:, index, None], np.uint8(_SEEN), np.uint8(_UNSEEN))
+    pixels = np.where(cells[index][:, index, None], np.asarray(_SEEN, np.uint8), np.asarray(_UNSEEN, np.uint8))
     scanlines = b"".join(b"\0" + row.tobytes() for row in pixels)
     header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(scanlines, 9)), (b"IEND", b"")]

@@ -14,7 +14,7 @@ from louver.patterns.base import Pattern, register
 @register
 @dataclass(frozen=True)
 class Every(Pattern):
-    """One pattern in every n-th layer, from layer 0, another in the rest (ModernBERT: Warner et al. 2024, section 2.1)."""
+    """One pattern in every n-th layer, from layer 0, another in the rest (ModernBERT: Warner et al. 2024, 2.1)."""
 
     word: ClassVar[str] = "every"
     n: int
@@ -77,7 +77,9 @@ class ByLength(Pattern):
         return self.at(int(length)).allows(queries, keys, length)
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{'inf' if math.isinf(limit) else int(limit)}: {pattern}" for limit, pattern in self.branches)
+        shown = ", ".join(
+            f"{'inf' if math.isinf(limit) else int(limit)}: {pattern}" for limit, pattern in self.branches
+        )
         return f"by_length({{{shown}}})"
 
 

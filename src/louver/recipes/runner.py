@@ -1,8 +1,8 @@
 """`run`: walk a recipe, gate every step that may cost accuracy, resume what a kill left, and report.
 
 A step's bundle is named by a key over all that shapes it: its parent's key, the data, its settings, the seed and the
-versions of what computes. A bundle that stands is not made again. Everything is chosen and gated on validation; the test
-set is read once, for the report.
+versions of what computes. A bundle that stands is not made again. Everything is chosen and gated on validation; the
+test set is read once, for the report.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ class Made:
         return self.verdict is None or self.verdict.accepted
 
 
-def run(
-    recipe: Recipe, *, into: str | Path | None = None, say: Say = print, progress: bool = True
-) -> dict[str, Any]:
+def run(recipe: Recipe, *, into: str | Path | None = None, say: Say = print, progress: bool = True) -> dict[str, Any]:
     """Run a recipe to its report.
 
     Args:
@@ -162,11 +160,11 @@ class _Run:
             return extend(self.recipe.model, into=into, **options.model_dump())
         if parent is None:
             raise RecipeError(f"{step.verb} has nothing to start from; begin the steps with '- extend: {{}}'")
-        common = {"metric_name": self.recipe.metric, "progress": self.progress, "into": into}
+        name, progress = self.recipe.metric, self.progress
         if isinstance(options, DistillOptions):
-            return distill(parent.bundle, self.data, options=options, **common)
+            return distill(parent.bundle, self.data, into=into, options=options, metric_name=name, progress=progress)
         if isinstance(options, TrainingOptions):
-            return finetune(parent.bundle, self.data, options=options, **common)
+            return finetune(parent.bundle, self.data, into=into, options=options, metric_name=name, progress=progress)
         if isinstance(options, QuantizeOptions):
             return quantize(parent.bundle, into=into, options=options)
         return export(parent.bundle, into=into)
@@ -255,7 +253,9 @@ class _Kept:
 
     def logits(self, texts: Any) -> np.ndarray:
         if len(texts) != len(self._logits):
-            raise OptionError(f"{len(self._logits)} answers were kept for {len(texts)} texts; delete the run's validation/")
+            raise OptionError(
+                f"{len(self._logits)} answers were kept for {len(texts)} texts; delete the run's validation/"
+            )
         return self._logits
 
 

@@ -23,7 +23,8 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 72rem
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2.5rem } p.mute, td.mute { color: var(--mute) }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
 th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left } tr.refused td { color: var(--mute); text-decoration: line-through }
+th:first-child, td:first-child, .text th, .text td { text-align: left }
+.text td { white-space: normal } tr.refused td { color: var(--mute); text-decoration: line-through }
 tr.last td { color: var(--good); font-weight: 600 } pre { background: var(--soft); padding: 1rem; overflow-x: auto;
   font-size: .8rem } .pictures { display: flex; flex-wrap: wrap; gap: 1.5rem } figure { margin: 0; max-width: 16rem }
 figure img { width: 100%; image-rendering: pixelated; border: 1px solid var(--line) } figcaption { font-size: .8rem }
@@ -64,7 +65,8 @@ def page(report: dict[str, Any], card: Card, confusion: np.ndarray | None, last:
         "<h2>Recipe, resolved</h2>",
         f"<pre>{html.escape(report['recipe'])}</pre>",
     ]
-    head = f"<meta charset='utf8'><meta name='viewport' content='width=device-width'><title>louver report</title><style>{_STYLE}</style>"
+    head = "<meta charset='utf8'><meta name='viewport' content='width=device-width'><title>louver report</title>"
+    head += f"<style>{_STYLE}</style>"
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(parts)}</body></html>"
 
 
@@ -80,7 +82,16 @@ def _machine(report: dict[str, Any]) -> str:
 def table_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return the head and the rows of the table that terminal, README and page show."""
     baselines = [r["name"] for r in report["contenders"] if r["kind"] == "baseline"]
-    head = ["contender", f"{report['metric']} [95 %]", "docs/s", "p50 ms at 512", "2,048", "4,096", "memory MB", "size MB"]
+    head = [
+        "contender",
+        f"{report['metric']} [95 %]",
+        "docs/s",
+        "p50 ms at 512",
+        "2,048",
+        "4,096",
+        "memory MB",
+        "size MB",
+    ]
     head += [f"speed-up over {name}" for name in baselines]
     body = []
     for row in report["contenders"]:
@@ -102,12 +113,11 @@ def table_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 def _table(report: dict[str, Any], last: str) -> str:
     head, body = table_rows(report)
-    lines = "".join(
-        f"<tr class='{'last' if r['name'] == last else '' if r['accepted'] else 'refused'}' title='{html.escape(r['note'])}'>"
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        + "</tr>"
-        for r, cells in zip(report["contenders"], body, strict=True)
-    )
+    lines = ""
+    for row, cells in zip(report["contenders"], body, strict=True):
+        state = "last" if row["name"] == last else "" if row["accepted"] else "refused"
+        filled = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        lines += f"<tr class='{state}'>{filled}</tr>"
     heads = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     notes = "".join(
         f"<li><b>{html.escape(r['name'])}</b>: {html.escape(r['note'])}</li>" for r in report["contenders"] if r["note"]
@@ -189,7 +199,9 @@ def _confusion(card: Card, table: np.ndarray) -> Any:
             figure.add_trace(go.Bar(x=card.labels, y=table[:, column], name=name))
         figure.update_layout(barmode="stack")
         return figure
-    figure = go.Figure(go.Heatmap(z=table, x=card.labels[: len(table)], y=card.labels[: len(table)], colorscale="Blues"))
+    figure = go.Figure(
+        go.Heatmap(z=table, x=card.labels[: len(table)], y=card.labels[: len(table)], colorscale="Blues")
+    )
     figure.update_xaxes(title="predicted")
     figure.update_yaxes(title="true", autorange="reversed")
     return figure
@@ -206,9 +218,8 @@ def _pictures(card: Card) -> str:
             data = png(branch, Path(scratch) / "pattern.png", length=min(tokens, 2048), size=256).read_bytes()
         source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
         caption = f"up to {tokens:,} tokens: {branch}"
-        figures.append(
-            f"<figure><img alt='{html.escape(str(branch))}' src='{source}'><figcaption>{html.escape(caption)}</figcaption></figure>"
-        )
+        image = f"<img alt='{html.escape(str(branch))}' src='{source}'>"
+        figures.append(f"<figure>{image}<figcaption>{html.escape(caption)}</figcaption></figure>")
     return f"<div class='pictures'>{''.join(figures)}</div>"
 
 
@@ -217,5 +228,7 @@ def _history(card: Card) -> str:
     for record in card.history:
         settings = ", ".join(f"{k}={v}" for k, v in record.settings.items() if v not in (None, "", False))
         seconds = "" if record.seconds is None else f"{record.seconds:.0f} s"
-        lines.append(f"<tr><td>{html.escape(record.step)}</td><td>{seconds}</td><td style='text-align:left;white-space:normal'>{html.escape(settings)}</td></tr>")
-    return f"<div class='wide'><table><tr><th>step</th><th>took</th><th style='text-align:left'>settings</th></tr>{''.join(lines)}</table></div>"
+        cells = [html.escape(record.step), seconds, html.escape(settings)]
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    table = f"<table class='text'><tr><th>step</th><th>took</th><th>settings</th></tr>{''.join(lines)}</table>"
+    return f"<div class='wide'>{table}</div>"

@@ -95,9 +95,7 @@ def write_report(
                 "kind": contender.kind,
                 "accepted": contender.accepted,
                 "score": mine.score.to_json(),
-                "relative_drop": None
-                if contender is base
-                else {k: v for k, v in drop.to_json().items() if k != "n"},
+                "relative_drop": None if contender is base else {k: v for k, v in drop.to_json().items() if k != "n"},
                 "documents_per_s": round(speeds[contender.name].documents_per_s, 3),
                 "p50_ms": {str(n): speeds[contender.name].p50_ms[n] for n in LENGTHS},
                 "memory_mb": round(memory[contender.name], 1),
@@ -106,9 +104,7 @@ def write_report(
                 "agreement": round(agreement(mine.decisions, reading.decisions), 4),
                 "command": contender.command(),
                 "gain_over": {
-                    b.name: difference(
-                        scorer, mine.truth, found[b.name].decisions, mine.decisions, seed=seed
-                    ).to_json()
+                    b.name: difference(scorer, mine.truth, found[b.name].decisions, mine.decisions, seed=seed).to_json()
                     for b in baselines
                     if b is not contender
                 },
@@ -133,7 +129,9 @@ def write_report(
     _write(directory / "report.json", json.dumps(report, indent=1))
     last = [c for c in contenders if c.kind == "bundle" and c.accepted][-1]
     truth, decisions = found[last.name].truth, found[last.name].decisions
-    _write(directory / "report.html", page(report, last.bundle.card, _confusion(truth, decisions, task_kind), last.name))
+    _write(
+        directory / "report.html", page(report, last.bundle.card, _confusion(truth, decisions, task_kind), last.name)
+    )
     say(f"report: {directory / 'report.html'}")
     return report
 

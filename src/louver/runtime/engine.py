@@ -45,8 +45,8 @@ class OnnxEngine:
     """Graphs of an exported bundle on onnxruntime.
 
     Throughput runs one-threaded calls side by side on a one-threaded session; a lone call takes a session that uses
-    every core. Sessions are made when they are first needed. The memory arena and the per-shape plans are off: they grow
-    with every new shape, and lengths are all different here.
+    every core. Sessions are made when they are first needed. The memory arena and the per-shape plans are off: they
+    grow with every new shape, and lengths are all different here.
     """
 
     def __init__(self, bundle: Bundle, threads: int) -> None:
@@ -89,9 +89,9 @@ class TorchEngine:
 
     def __init__(self, bundle: Bundle, threads: int) -> None:
         need_extra("train", "torch", "transformers")
-        from louver.encoders import read_bundle
-
         import torch
+
+        from louver.encoders import read_bundle
 
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._reader = read_bundle(bundle).to(self._device)

@@ -20,8 +20,8 @@ from louver.text import Fitted, Tokenizer, Truncation, check, fit
 class Predictor:
     """Answers texts with a bundle.
 
-    A text that cannot be read becomes a prediction with an `error`; the others are answered. The same text gets the same
-    answer alone and in any batch.
+    A text that cannot be read becomes a prediction with an `error`; the others are answered. The same text gets the
+    same answer alone and in any batch.
 
     Args:
         bundle: a bundle or its directory.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -65,7 +65,8 @@ class Splits:
 
     def limited(self, limits: dict[Part, int]) -> Splits:
         """Keep the first so many examples of some parts (they are shuffled already)."""
-        return replace(self, **{name: self.part(name)[:limit] for name, limit in limits.items()})
+        kept = {name: self.part(name)[: limits.get(name)] for name in PARTS}
+        return Splits(kept["train"], kept["validation"], kept["test"], self.dropped)
 
 
 def read_examples(path: str | Path, columns: Columns) -> list[tuple[Example, str]]:
@@ -103,7 +104,7 @@ def _datasets_rows(directory: Path) -> Iterable[Row]:
         raise DataError(f"{directory} is no datasets directory; make one with Dataset.save_to_disk") from error
     if isinstance(loaded, datasets.DatasetDict):
         return ({**row, "__split__": name} for name, part in loaded.items() for row in part)
-    return iter(loaded)
+    return (dict(row) for row in loaded)
 
 
 def _label(value: object, where: str) -> Label:

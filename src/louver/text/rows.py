@@ -50,7 +50,9 @@ def _read_json_lines(file: Path) -> Iterator[Row]:
             try:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
-                raise DataError(f"{file}, line {number}: no JSON ({error.msg}); each line must be one object") from error
+                raise DataError(
+                    f"{file}, line {number}: no JSON ({error.msg}); each line must be one object"
+                ) from error
             if not isinstance(row, dict):
                 raise DataError(f"{file}, line {number}: {type(row).__name__}, not an object; write {{…}} on each line")
             yield row
@@ -97,7 +99,7 @@ class RowWriter:
         self._stack.close()
 
     def write(self, row: Row) -> None:
-        """Write one row; nested values become JSON in CSV. All rows of a CSV or Parquet file have the first one's keys."""
+        """Write one row; nested values become JSON in CSV. Rows of CSV and Parquet files have the first one's keys."""
         match self.path.suffix.lower():
             case ".jsonl" | ".ndjson":
                 # ensure_ascii keeps a lone surrogate of a failed row writable
@@ -124,7 +126,10 @@ class RowWriter:
             for row in self._pending:
                 first |= {key: value for key, value in row.items() if first.get(key) is None}
             schema = pyarrow.schema(
-                [(key, pyarrow.string() if value is None else pyarrow.scalar(value).type) for key, value in first.items()]
+                [
+                    (key, pyarrow.string() if value is None else pyarrow.scalar(value).type)
+                    for key, value in first.items()
+                ]
             )
             self._sink = pyarrow.parquet.ParquetWriter(self.path, schema)
         self._sink.write_table(pyarrow.Table.from_pylist(self._pending, schema=self._sink.schema))

@@ -77,7 +77,7 @@ def fit(ids: Ids, room: int, truncation: Truncation, *, max_length: int, overlap
         case Truncation.ERROR:
             raise TextError(
                 f"this model reads {max_length} tokens and the text has {count + max_length - room}; "
-                'run \'louver extend\', or truncate="head"'
+                "run 'louver extend', or truncate=\"head\""
             )
         case Truncation.HEAD:
             kept = ids[:room]

@@ -85,7 +85,7 @@ def finetune(
         objective,
         train,
         validation,
-        lambda logits: scorer(truth, task.decisions(logits)),
+        lambda logits: scorer(truth, task.decisions(logits, task.tune_thresholds(logits, truth, scorer))),
         options,
         pad_id=tokenizer.pad_id,
         progress=progress,

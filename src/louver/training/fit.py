@@ -130,8 +130,8 @@ def fit(
             model=learner,
             args=_arguments(options, scratch, progress),
             data_collator=collate(pad_id),
-            train_dataset=list(train),  # type: ignore[arg-type]
-            eval_dataset=list(validation),  # type: ignore[arg-type]
+            train_dataset=list(train),
+            eval_dataset=list(validation),
             compute_metrics=lambda found: {"score": score(np.asarray(found.predictions))},
             callbacks=[transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)],
             optimizers=(_optimizer(reader, options), None),
@@ -183,7 +183,8 @@ def answers(
         while taken < len(order) and len(rows[order[taken]]["input_ids"]) * (taken + 1) <= tokens:
             taken += 1
         batch = join([{"input_ids": rows[i]["input_ids"]} for i in order[:taken]])
-        output = (ask or reader)(batch["input_ids"].to(device), batch["attention_mask"].to(device)).float().cpu().numpy()
+        ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
+        output = (ask or reader)(ids, mask).float().cpu().numpy()
         for i, row in zip(order[:taken], output, strict=True):
             found[i] = row
         order = order[taken:]

@@ -77,6 +77,7 @@ def _fit(
         pairs = [LogisticRegression(C=strength, max_iter=2000).fit(states, column) for column in labels.T]
         return np.concatenate([m.coef_ for m in pairs]), np.concatenate([m.intercept_ for m in pairs])
     model = LogisticRegression(C=strength, max_iter=2000).fit(states, labels)
+    weight, bias = model.coef_, model.intercept_
     if len(task.labels) == 2:  # one column for two classes: split it into two logits
-        return np.concatenate([-model.coef_, model.coef_]) / 2, np.concatenate([-model.intercept_, model.intercept_]) / 2
-    return model.coef_, model.intercept_
+        return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    return weight, bias

@@ -1,0 +1,55 @@
+# Every target makes .venv by itself when it is missing. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DATA := data/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-full test check format bench soak data docs clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(DATA): $(READY) src/louver/samples.py
+	$(BIN)/louver data data
+	@touch $@
+
+demo: $(DATA) ## The main job on real documents, in minutes, with a report
+	$(BIN)/louver run recipes/demo.yaml
+
+demo-full: $(DATA) ## The publishable figures on two sets; takes hours on a small machine
+	$(BIN)/louver run recipes/demo-full-composite.yaml
+	$(BIN)/louver run recipes/demo-full-news.yaml
+
+test: $(DATA) ## All tests but the soaks; no network, no GPU
+	$(BIN)/python -m pytest
+
+check: $(READY) ## Format, lint, types, import layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Write the format and the safe lint fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DATA) ## Attention speed on this machine
+	$(BIN)/python benchmarks/attention.py
+
+soak: $(DATA) ## Long runs: ten kills of a recipe, memory over thousands of batches
+	$(BIN)/python -m pytest -m soak
+
+data: $(DATA) ## Real weights and texts for demos and tests
+
+docs: $(READY) ## Redraw the pictures that the docs show
+	$(BIN)/python docs/pictures.py
+
+clean: ## Remove what was made, data and environment included
+	rm -rf $(VENV) data runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
