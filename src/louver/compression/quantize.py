@@ -33,6 +33,9 @@ class QuantizeOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     per_channel: bool = True
     """One weight scale an output column instead of one a matrix."""
+    reduce_range: bool = True
+    """Keep weights to 7 bits: processors without VNNI add two products in 16 bits, which 8-bit weights overflow. On
+    one of them the logits' correlation with float32 rose from 0.961 to 0.999. False only where VNNI is certain."""
     embeddings: bool = True
     """Store the embedding table in int8 too: most of a small model's size."""
 
@@ -108,6 +111,7 @@ def _quantized(file: Path, scratch: Path, options: QuantizeOptions) -> Any:
                 str(target),
                 op_types_to_quantize=["MatMul", "Gemm", *(["Gather"] if options.embeddings else [])],
                 per_channel=options.per_channel,
+                reduce_range=options.reduce_range,
                 weight_type=QuantType.QInt8,
                 extra_options={"MatMulConstBOnly": True},
             )

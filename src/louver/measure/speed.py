@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
+from louver.errors import OptionError
 from louver.measure.evaluate import Answers
 
 LENGTHS = (512, 2048, 4096)
@@ -122,6 +123,19 @@ def peak_memory_mb(work: Callable[..., object], *arguments: object) -> float:
 
 def _measured(sender: multiprocessing.connection.Connection, work: Callable[..., object], arguments: tuple) -> None:  # type: ignore[type-arg]
     work(*arguments)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    sender.send(json.dumps(peak / (1e6 if sys.platform == "darwin" else 1e3)))
+    sender.send(json.dumps(_peak_mb()))
     sender.close()
+
+
+def _peak_mb() -> float:
+    """Return this process's peak; Linux carries the parent's over in ``getrusage``, so its own status is read there."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text("utf8").splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024 / 1e6
+    if sys.platform == "win32":
+        raise OptionError("peak memory is not measured on Windows; run the report on Linux or macOS")
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e6 if sys.platform == "darwin" else 1e3)

@@ -163,10 +163,10 @@ class Pattern:
             yield from part.walk()
 
     def __or__(self, other: Pattern) -> Pattern:
-        return Union(_flat(Union, self, other))
+        return _join(Union, self, other)
 
     def __and__(self, other: Pattern) -> Pattern:
-        return Intersection(_flat(Intersection, self, other))
+        return _join(Intersection, self, other)
 
     def __str__(self) -> str:
         return _call(self.word, self._arguments())
@@ -186,8 +186,8 @@ def _call(word: str, arguments: list[str]) -> str:
     return f"{word}({', '.join(arguments)})" if arguments else word
 
 
-def _flat(kind: type[Union] | type[Intersection], *patterns: Pattern) -> tuple[Pattern, ...]:
-    """Join nested compositions of one kind, so that (a | b) | c equals a | (b | c); drop what is said twice."""
+def _join(kind: type[Union] | type[Intersection], *patterns: Pattern) -> Pattern:
+    """Flatten nested compositions of one kind, so that (a | b) | c equals a | (b | c); drop what is said twice."""
     flat: list[Pattern] = []
     for pattern in patterns:
         if not isinstance(pattern, Pattern):
@@ -195,7 +195,7 @@ def _flat(kind: type[Union] | type[Intersection], *patterns: Pattern) -> tuple[P
         for part in pattern.parts() if isinstance(pattern, kind) else (pattern,):
             if part not in flat:
                 flat.append(part)
-    return tuple(flat)
+    return kind(tuple(flat)) if len(flat) > 1 else flat[0]
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Union(Pattern):
 
     def with_parts(self, parts: tuple[Pattern, ...]) -> Pattern:
         """Join other members."""
-        return Union(_flat(Union, *parts))
+        return _join(Union, *parts)
 
     def __str__(self) -> str:
         return " | ".join(str(part) for part in self.members)
@@ -267,7 +267,7 @@ class Intersection(Pattern):
 
     def with_parts(self, parts: tuple[Pattern, ...]) -> Pattern:
         """Intersect other members."""
-        return Intersection(_flat(Intersection, *parts))
+        return _join(Intersection, *parts)
 
     def __str__(self) -> str:
         return " & ".join(f"({part})" if isinstance(part, Union) else str(part) for part in self.members)

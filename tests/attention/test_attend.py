@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import louver
+from louver.attention import BACKENDS, Request, SelfAttention, attend, choose, from_additive, from_zero_one
+from louver.errors import OptionError, PatternError
+from louver.patterns import Window, parse
+
+PATTERNS = [
+    "window(128) | global(1)",
+    "window(5)",
+    "window(3, dilation=5) | global(positions=[0, 200])",
+    "window(left=40, right=0)",
+    "blocks(64, neighbours=1)",
+    "blocks(48)",
+    "causal & window(100)",
+    "causal",
+    "global(3)",
+]
+
+
+def inputs(batch: int, heads: int, tokens: int, width: int = 8, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(tokens)
+    return [torch.randn(batch, heads, tokens, width, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
+
+
+def padded(tokens: int, side: str | None) -> Tensor | None:
+    if side is None:
+        return None
+    mask = torch.zeros(3, tokens, dtype=torch.bool)
+    for row, length in enumerate((tokens, max(1, tokens // 2), 0)):
+        mask[row, slice(0, length) if side == "right" else slice(tokens - length, tokens)] = True
+    return mask
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, pattern: str, padding: Tensor | None) -> Tensor:
+    """Loop over rows and queries in float64: independent of every backend, the reference included."""
+    rule = parse(pattern)
+    out = torch.zeros_like(v, dtype=torch.float64)
+    for row in range(q.shape[0]):
+        real = torch.arange(q.shape[2]) if padding is None else padding[row].nonzero()[:, 0]
+        length = len(real)
+        for place, index in enumerate(real.tolist()):
+            seen = [
+                j for j in range(length) if bool(rule.at(length).allows(torch.tensor(place), torch.tensor(j), length))
+            ]
+            if seen:
+                keys = real[seen]
+                scores = (q[row, :, index].double()[:, None] * k[row][:, keys].double()).sum(-1) * q.shape[-1] ** -0.5
+                out[row, :, index] = (scores.softmax(-1)[:, :, None] * v[row][:, keys].double()).sum(1)
+    return out
+
+
+def gap(found: Tensor, expected: Tensor) -> float:
+    found, expected = found.detach(), expected.detach()
+    return float(((found - expected).abs() / (1 + expected.abs())).max()) if found.numel() else 0.0
+
+
+@pytest.mark.parametrize("side", [None, "right", "left"])
+@pytest.mark.parametrize(
+    "pattern", ["full", *PATTERNS[:3], "causal", "by_length({20: full, inf: window(4) | global(1)})"]
+)
+def test_reference_equals_loops(pattern: str, side: str | None) -> None:
+    q, k, v = inputs(3, 2, 37)
+    padding = padded(37, side)
+    found = attend(q, k, v, pattern, padding=padding, impl="reference")
+    assert gap(found, by_hand(q, k, v, pattern, padding)) < 1e-5
+
+
+@pytest.mark.parametrize("impl", ["dense", "gathered"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_backends_equal_the_reference_forward_and_backward(pattern: str, impl: str) -> None:
+    for tokens in (1, 2, 127, 128, 129, 257, 521):
+        for side in (None, "right", "left"):
+            q, k, v = inputs(3, 2, tokens)
+            padding = padded(tokens, side)
+            weight = torch.arange(8.0)
+            expected = attend(q, k, v, pattern, padding=padding, impl="reference")
+            found = attend(q, k, v, pattern, padding=padding, impl=impl)
+            assert gap(found, expected) < 1e-5, (tokens, side)
+            wanted = torch.autograd.grad((expected * weight).sum(), (q, k, v))
+            got = torch.autograd.grad((found * weight).sum(), (q, k, v))
+            for a, b in zip(got, wanted, strict=True):
+                assert gap(a, b) < 1e-4, (tokens, side)
+                assert torch.isfinite(a).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    tokens=st.integers(1, 400),
+    radius=st.integers(1, 300),
+    first=st.integers(1, 4),
+    lengths=st.lists(st.integers(0, 400), min_size=2, max_size=3),
+    left=st.booleans(),
+)
+def test_gathered_for_any_length_and_padding(
+    tokens: int, radius: int, first: int, lengths: list[int], left: bool
+) -> None:
+    q, k, v = inputs(len(lengths), 1, tokens, 4)
+    padding = torch.zeros(len(lengths), tokens, dtype=torch.bool)
+    for row, length in enumerate(min(n, tokens) for n in lengths):
+        padding[row, slice(tokens - length, tokens) if left else slice(0, length)] = True
+    pattern = f"window({radius}) | global({first})"
+    found = attend(q, k, v, pattern, padding=padding, impl="gathered")
+    assert gap(found, attend(q, k, v, pattern, padding=padding, impl="reference")) < 1e-5
+
+
+@pytest.mark.parametrize("impl", ["reference", "dense", "gathered"])
+def test_bf16(impl: str) -> None:
+    q, k, v = inputs(2, 2, 200, 16, torch.bfloat16)
+    expected = attend(q.double(), k.double(), v.double(), "window(20) | global(1)", impl="reference")
+    found = attend(q, k, v, "window(20) | global(1)", impl=impl)
+    assert found.dtype is torch.bfloat16
+    assert gap(found.double(), expected) < 2e-2
+
+
+@pytest.mark.parametrize("impl", ["dense", "gathered"])
+def test_negative_control(impl: str) -> None:
+    """Dropping the pattern or the padding is seen by the comparison that the tests above make."""
+    q, k, v = inputs(3, 2, 200)
+    padding = padded(200, "right")
+    expected = attend(q, k, v, "window(5)", padding=padding, impl="reference")
+    assert gap(attend(q, k, v, "window(6)", padding=padding, impl=impl), expected) > 1e-2
+    assert gap(attend(q, k, v, "window(5)", impl=impl)[1, :, :100], expected[1, :, :100]) > 1e-2
+
+
+def test_no_square_tensor_in_gathered() -> None:
+    tokens = 4096
+    q, k, v = inputs(1, 1, tokens, 4)
+    biggest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal biggest
+            result = func(*args, **(kwargs or {}))
+            for tensor in result if isinstance(result, tuple) else (result,):
+                if isinstance(tensor, Tensor):
+                    biggest = max(biggest, tensor.numel())
+            return result
+
+    with Watch():
+        attend(q, k, v, "window(128) | global(1)", impl="gathered").sum().backward()
+    assert biggest < tokens * tokens / 4
+
+
+def test_rows_that_see_nothing_are_zero() -> None:
+    q, k, v = inputs(1, 1, 6)
+    mask = torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    mask[0, 0, 2] = False
+    for impl in ("reference", "dense"):
+        found = attend(q, k, v, mask=mask, impl=impl)
+        assert (found[0, 0, 2] == 0).all()
+        assert all(torch.isfinite(g).all() for g in torch.autograd.grad(found.sum(), (q, k, v)))
+
+
+def test_cross_attention_and_general_masks() -> None:
+    q, _, _ = inputs(2, 3, 5)
+    _, k, v = inputs(2, 3, 9)
+    mask = torch.rand(2, 1, 5, 9) > 0.4
+    padding = torch.ones(2, 9, dtype=torch.bool)
+    padding[1, 6:] = False
+    expected = attend(q, k, v, mask=mask, padding=padding, impl="reference")
+    assert gap(attend(q, k, v, mask=mask, padding=padding), expected) < 1e-5
+    assert gap(expected[1], attend(q, k[:, :, :6], v[:, :, :6], mask=mask[:, :, :, :6], impl="reference")[1]) < 1e-6
+
+
+def test_documents_equal_single_documents() -> None:
+    q, k, v = inputs(1, 2, 30)
+    documents = torch.tensor([[0] * 12 + [1] * 18])
+    found = attend(q, k, v, "window(3) | global(1)", documents=documents)
+    for part in (slice(0, 12), slice(12, 30)):
+        alone = attend(q[:, :, part], k[:, :, part], v[:, :, part], "window(3) | global(1)", impl="reference")
+        assert gap(found[:, :, part], alone) < 1e-5
+
+
+def test_extra_global_tokens() -> None:
+    q, k, v = inputs(1, 2, 30)
+    extra = torch.zeros(1, 30, dtype=torch.bool)
+    extra[0, 17] = True
+    found = attend(q, k, v, "window(3)", global_tokens=extra)
+    assert gap(found, attend(q, k, v, "window(3) | global(positions=[17])", impl="reference")) < 1e-5
+
+
+def test_weights_are_returned_by_the_reference() -> None:
+    q, k, v = inputs(1, 2, 12)
+    out, weights = attend(q, k, v, "window(2)", return_weights=True)
+    assert gap(weights @ v, out) < 1e-5
+    assert (weights[0, 0][~torch.from_numpy(Window(2).mask(12).copy())] == 0).all()
+
+
+def test_dropout_only_while_training() -> None:
+    q, k, v = inputs(1, 2, 300)
+    calm = attend(q, k, v, "window(5)", dropout=0.5)
+    assert torch.equal(calm, attend(q, k, v, "window(5)"))
+    torch.manual_seed(0)
+    assert not torch.equal(calm, attend(q, k, v, "window(5)", dropout=0.5, training=True))
+
+
+def test_by_length_picks_by_real_tokens() -> None:
+    q, k, v = inputs(3, 2, 60)
+    padding = torch.zeros(3, 60, dtype=torch.bool)
+    for row, length in enumerate((60, 20, 21)):
+        padding[row, :length] = True
+    found = attend(q, k, v, "by_length({20: full, inf: window(4)})", padding=padding)
+    for row, length, pattern in ((0, 60, "window(4)"), (1, 20, "full"), (2, 21, "window(4)")):
+        part = [x[row : row + 1, :, :length] for x in (q, k, v)]
+        assert gap(found[row : row + 1, :, :length], attend(*part, pattern, impl="reference")) < 1e-5
+        assert (found[row, :, length:] == 0).all()
+
+
+def test_auto_tells_its_choice() -> None:
+    long = Request(*inputs(1, 1, 4096, 4), pattern=parse("window(128) | global(1)"), scale=1.0)
+    short = Request(*inputs(1, 1, 256, 4), pattern=parse("window(128) | global(1)"), scale=1.0)
+    assert choose(long).impl == "gathered"
+    assert choose(short).impl == "dense"
+    assert "pairs" in choose(long).reason
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"impl": "fast"}, "unknown impl 'fast'; expected one of: auto, dense, gathered, reference"),
+        ({"pattern": "full", "impl": "gathered"}, "has nothing to leave out of full attention"),
+        ({"padding": torch.ones(1, 5)}, "padding must be bool with True = real token, got torch.float32"),
+        ({"padding": torch.ones(1, 5, dtype=torch.bool)}, r"padding must have shape \(batch, tokens\) = \(1, 6\)"),
+        ({"padding": torch.tensor([[True, False, True, True, True, True]])}, "padding mask has a hole in row 0"),
+        ({"mask": torch.zeros(1, 1, 6, 6)}, "mask must be bool"),
+        ({"mask": torch.ones(1, 1, 6, 6, dtype=torch.bool), "impl": "gathered"}, "takes neither a general mask"),
+        ({"documents": torch.zeros(1, 6), "impl": "gathered"}, "takes neither documents nor global_tokens"),
+        ({"return_weights": True, "impl": "dense"}, "does not return weights"),
+    ],
+)
+def test_refusals(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"pattern": "window(2)", **change}
+    with pytest.raises(OptionError, match=message):
+        attend(*inputs(1, 1, 6), **arguments)  # type: ignore[call-overload]
+
+
+def test_refused_shapes_and_patterns() -> None:
+    q, k, v = inputs(1, 1, 6)
+    with pytest.raises(PatternError, match=r"is for self-attention, but there are 5 queries and 6 keys"):
+        attend(q[:, :, :5], k, v, "window(2)")
+    with pytest.raises(OptionError, match="must agree"):
+        attend(q, k, v[:, :, :5])
+    with pytest.raises(PatternError, match="depends on the layer"):
+        attend(q, k, v, "every(2, full, else_=window(2))")
+    with pytest.raises(PatternError, match="by_length cannot be used with packed documents"):
+        attend(q, k, v, "by_length({3: full, inf: window(2)})", documents=torch.zeros(1, 6))
+
+
+def test_mask_conversions() -> None:
+    assert from_zero_one(torch.tensor([1, 0])).tolist() == [True, False]
+    assert from_additive(torch.tensor([0.0, -1e20])).tolist() == [True, False]
+    with pytest.raises(OptionError, match="holds only 0 and 1"):
+        from_zero_one(torch.tensor([0.0, -1e9]))
+    with pytest.raises(OptionError, match="carry no bias"):
+        from_additive(torch.tensor([0.0, 0.5]))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_self_attention_module(fused: bool) -> None:
+    torch.manual_seed(0)
+    layer = SelfAttention(32, 4, "window(4) | global(1)", fused=fused).eval()
+    x = torch.randn(2, 50, 32)
+    padding = torch.ones(2, 50, dtype=torch.bool)
+    padding[1, 30:] = False
+    both = layer(x, padding=padding)
+    assert gap(both[1:, :30], layer(x[1:, :30])) < 1e-5
+    cross = SelfAttention(32, 4, fused=fused).eval()
+    context = torch.randn(2, 7, 32)
+    assert cross(x, context).shape == x.shape
+    assert gap(cross(x), cross(x, x.clone())) < 1e-5
+    assert "window(4)" in repr(layer)
+    with pytest.raises(OptionError, match="width must be a multiple of heads, got 32 and 5"):
+        SelfAttention(32, 5)
+
+
+def test_public_name_and_capabilities() -> None:
+    assert louver.attend is attend
+    assert {name: (b.any_mask, b.documents, b.weights) for name, b in BACKENDS.items()} == {
+        "reference": (True, True, True),
+        "dense": (True, True, False),
+        "gathered": (False, False, False),
+    }

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tests.conftest import large_weights
+from tests.encoders.test_plug import CONFIGS, batch, build, measure
+
+import louver
+from louver.bundle import Bundle
+from louver.encoders import positions
+from louver.encoders.pooling import pool
+from louver.errors import BundleError, ModelError, OptionError
+
+
+def test_short_texts_keep_their_answers(long_bundle: Bundle) -> None:
+    numbers = long_bundle.card.history[-1].numbers["short_text_max_difference"]
+    assert set(numbers) == {"alone", "beside_a_longer_text"}
+    assert max(numbers.values()) <= 1e-5
+    assert long_bundle.card.pattern == "by_length({64: full, inf: window(8) | global(1)})"
+    assert (long_bundle.card.original_length, long_bundle.card.max_length) == (64, 2048)
+
+
+@torch.no_grad()
+def test_extended_states_equal_the_checkpoint(tiny: Path, long_bundle: Bundle) -> None:
+    """An oracle of its own: transformers on the untouched checkpoint."""
+    before = transformers.AutoModel.from_pretrained(tiny, add_pooling_layer=False).eval()
+    after, _ = louver.load(long_bundle.path)
+    ids = torch.randint(1000, 2000, (2, 64))
+    mask = torch.ones_like(ids)
+    mask[1, 40:] = 0
+    expected = before(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert measure(after(input_ids=ids, attention_mask=mask).last_hidden_state, expected, mask) <= 1e-5
+    longer = torch.randint(1000, 2000, (3, 90))
+    longer[:2, :64] = ids
+    longer_mask = torch.ones_like(longer)
+    longer_mask[0, 64:] = 0
+    longer_mask[1, 40:] = 0
+    found = after(input_ids=longer, attention_mask=longer_mask).last_hidden_state[:2, :64]
+    assert measure(found, expected, mask) <= 1e-5
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@torch.no_grad()
+def test_positions_of_every_family(family: str) -> None:
+    model = build(family)
+    ids, mask = batch(family, "right")
+    old = positions.length(model)
+    expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    positions.extend(model, 500)
+    assert positions.length(model) == 500
+    assert measure(model(input_ids=ids, attention_mask=mask).last_hidden_state, expected, mask) <= 1e-6
+    longer = torch.randint(5, 200, (1, 500))
+    assert torch.isfinite(model(input_ids=longer, attention_mask=torch.ones_like(longer)).last_hidden_state).all()
+    if family != "modernbert":
+        table = model.embeddings.position_embeddings.weight
+        first = positions.offset(model)
+        assert torch.equal(table[first + old], table[first])
+        assert len(table) == 500 + first
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@torch.no_grad()
+def test_saved_and_loaded_in_a_fresh_process(family: str, tmp_path: Path) -> None:
+    model = louver.encoders.plug(build(family), "window(4) | global(1)")
+    model.save_pretrained(tmp_path)
+    ids, mask = batch(family, "right")
+    expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    code = f"""
+import torch
+from louver.encoders.load import load_plain
+from louver.encoders import plug
+import transformers
+transformers.AutoTokenizer.from_pretrained = classmethod(lambda cls, *a, **k: None)  # this checkpoint has none
+import louver
+model, _ = louver.load({str(tmp_path)!r})
+assert model.config.louver_pattern == "window(4) | global(1)"
+ids, mask, expected = torch.load({str(tmp_path / "case.pt")!r})
+with torch.no_grad():
+    found = model(input_ids=ids, attention_mask=mask).last_hidden_state
+gap = (found - expected)[mask.bool()].abs().max() / (1 + expected.abs().max())
+assert gap <= 1e-5, gap
+"""
+    torch.save((ids, mask, expected), tmp_path / "case.pt")
+    (tmp_path / "case.pt").rename(tmp_path.parent / "case.pt")
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace(str(tmp_path / "case.pt"), str(tmp_path.parent / "case.pt"))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_checkpoint_with_a_head_keeps_it(tmp_path: Path, tiny: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(tiny)
+    config.id2label = {0: "no", 1: "yes", 2: "maybe"}
+    config.label2id = {"no": 0, "yes": 1, "maybe": 2}
+    model = transformers.BertForSequenceClassification(config).eval()
+    large_weights(model)
+    model.save_pretrained(tmp_path / "head")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny / name, tmp_path / "head" / name)
+    bundle = louver.extend(tmp_path / "head", into=tmp_path / "long", max_length=256, pattern="window(8) | global(1)")
+    assert (bundle.card.task, bundle.card.kind, bundle.card.pooling) == ("classify", "single", "own")
+    assert bundle.card.labels == ["no", "yes", "maybe"]
+    text = "the red rose is in the green sea"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "head")
+    with torch.no_grad():
+        expected = model(**tokenizer(text, return_tensors="pt")).logits[0]
+    with louver.Predictor(bundle) as predictor:
+        found = torch.from_numpy(predictor.logits([text])[0])
+        assert float((found - expected).abs().max()) < 1e-5
+        assert predictor.predict(["word " * 200])[0].label in bundle.card.labels
+
+
+def test_same_pattern_in_short_texts_on_request(tiny: Path, tmp_path: Path) -> None:
+    bundle = louver.extend(tiny, into=tmp_path / "b", max_length=128, pattern="window(2)", short="same")
+    assert bundle.card.pattern == "window(2)"
+
+
+def test_load_gives_exactly_this_pattern(tiny: Path) -> None:
+    model, tokenizer = louver.load(tiny, pattern="window(8) | global(1)", max_length=300)
+    assert model.config.louver_pattern == "window(8) | global(1)"
+    assert tokenizer.model_max_length == 300
+    assert positions.length(model) == 300
+
+
+def test_refusals(tiny: Path, tmp_path: Path, long_bundle: Bundle) -> None:
+    with pytest.raises(OptionError, match="reads 64 tokens already, got max_length=32"):
+        louver.extend(tiny, into=tmp_path / "a", max_length=32)
+    with pytest.raises(BundleError, match="exists; choose another directory"):
+        louver.extend(tiny, into=long_bundle.path, max_length=128)
+    with pytest.raises(ModelError, match="cannot load"):
+        louver.load(tmp_path / "nothing")
+    assert not (tmp_path / "a").exists()
+
+
+def test_pickled_weights_are_refused(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "pickled")
+    (tmp_path / "pickled" / "model.safetensors").unlink()
+    (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(ModelError, match=r"has its weights as a pickle \(pytorch_model.bin\)"):
+        louver.load(tmp_path / "pickled")
+
+
+def test_unsupported_architecture_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deberta-v2", "hidden_size": 32}), "utf8")
+    with pytest.raises(ModelError, match="cannot put its attention under 'deberta-v2'"):
+        louver.extend(tmp_path, into=tmp_path / "x")
+
+
+def test_pooling() -> None:
+    states = torch.arange(12.0).reshape(1, 3, 4)
+    mask = torch.tensor([[1, 1, 0]])
+    assert pool(states, mask, "cls").tolist() == [[0, 1, 2, 3]]
+    assert pool(states, mask, "mean").tolist() == [[2, 3, 4, 5]]
+    with pytest.raises(OptionError, match="unknown pooling 'max'"):
+        pool(states, mask, "max")

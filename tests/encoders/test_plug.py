@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tests.conftest import large_weights
+
+from louver.encoders.plug import FAMILIES, keep_layers, layer_patterns, plug, without_attention_dropout
+from louver.errors import ModelError, OptionError
+from louver.patterns import parse
+
+SIZE: dict[str, Any] = {
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 200,
+}
+CONFIGS: dict[str, Any] = {
+    "bert": transformers.BertConfig(**SIZE, pad_token_id=0),
+    "roberta": transformers.RobertaConfig(**SIZE, pad_token_id=1),
+    "xlm-roberta": transformers.XLMRobertaConfig(**SIZE, pad_token_id=1),
+    "camembert": transformers.CamembertConfig(**SIZE, pad_token_id=1),
+    "electra": transformers.ElectraConfig(**SIZE, embedding_size=16, pad_token_id=0),
+    "albert": transformers.AlbertConfig(**SIZE, embedding_size=16, pad_token_id=0),
+    "distilbert": transformers.DistilBertConfig(
+        vocab_size=200, dim=32, n_layers=3, n_heads=4, hidden_dim=64, max_position_embeddings=200, pad_token_id=0
+    ),
+    "modernbert": transformers.ModernBertConfig(
+        **SIZE,
+        local_attention=16,
+        global_attn_every_n_layers=2,
+        pad_token_id=0,
+        cls_token_id=2,
+        sep_token_id=3,
+        bos_token_id=2,
+        eos_token_id=3,
+    ),
+}
+
+
+def build(family: str) -> Any:
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(CONFIGS[family]).eval()
+    large_weights(model)
+    return model
+
+
+def batch(family: str, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 200, (3, 150), generator=generator)
+    mask = torch.ones_like(ids)
+    for row, length in enumerate((150, 71, 9)):
+        mask[row, slice(length, None) if side == "right" else slice(0, 150 - length)] = 0
+    return torch.where(mask.bool(), ids, CONFIGS[family].pad_token_id), mask
+
+
+def measure(found: torch.Tensor, expected: torch.Tensor, mask: torch.Tensor) -> float:
+    real = mask.bool()
+    return float((found - expected)[real].abs().max() / (1 + expected[real].abs().max()))
+
+
+def test_every_family_is_tested() -> None:
+    assert set(CONFIGS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@torch.no_grad()
+def test_full_equals_transformers_and_a_window_does_not(family: str, side: str) -> None:
+    model = build(family)
+    ids, mask = batch(family, side)
+    expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    found = plug(model, "full")(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert measure(found, expected, mask) <= 1e-5
+    other = plug(model, "window(4)")(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert measure(other, expected, mask) > 1e-2
+    without_padding = plug(model, "full")(input_ids=ids).last_hidden_state
+    assert measure(without_padding[1:], expected[1:], mask[1:]) > 1e-2
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@torch.no_grad()
+def test_a_pattern_equals_its_mask_given_to_transformers(family: str) -> None:
+    """The oracle is transformers' own attention with an explicit 4-dimensional mask, layer by layer the same."""
+    model = build(family)
+    ids, mask = batch(family, "right")
+    ids, mask = ids[:1], mask[:1]
+    pattern = "window(6) | global(2)"
+    allowed = torch.from_numpy(parse(pattern).mask(150).copy())
+    found = plug(model, pattern)(input_ids=ids, attention_mask=mask).last_hidden_state
+    plain = build(family)
+    plain.set_attn_implementation("sdpa")
+    if family == "modernbert":  # takes a mask for each kind of layer
+        near = torch.from_numpy(parse("window(8)").mask(150).copy())
+        masks: Any = {"full_attention": allowed[None, None], "sliding_attention": (allowed & near)[None, None]}
+    else:
+        masks = allowed[None, None]
+    expected = plain(input_ids=ids, attention_mask=masks).last_hidden_state
+    assert measure(found, expected, mask) <= 1e-5
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@torch.no_grad()
+def test_schedules_count_layers(family: str) -> None:
+    model = plug(build(family), "every(2, full, else_=window(4))")
+    ids, mask = batch(family, "right")
+    both = [model(input_ids=ids, attention_mask=mask).last_hidden_state for _ in range(2)]
+    assert torch.equal(*both)
+    other = plug(model, "every(3, full, else_=window(4))")(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert measure(other, both[0], mask) > 1e-2
+
+
+@torch.no_grad()
+def test_modernbert_keeps_or_gives_up_its_own_windows() -> None:
+    model = plug(build("modernbert"), "full")
+    assert [str(p) for p in layer_patterns(model)] == ["full", "full & window(8)", "full"]
+    plug(model, "full", override=True)
+    assert [str(p) for p in layer_patterns(model)] == ["full"] * 3
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+def test_gradients_flow_through_checkpointing(family: str) -> None:
+    model = plug(build(family), "window(4) | global(1)").train()
+    without_attention_dropout(model)
+    if model.supports_gradient_checkpointing:
+        model.activation_checkpointing_enable()
+    ids, mask = batch(family, "right")
+    model(input_ids=ids, attention_mask=mask).last_hidden_state.sum().backward()
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    assert grads
+    assert all(torch.isfinite(g).all() for g in grads)
+
+
+@pytest.mark.parametrize("family", sorted(set(CONFIGS) - {"albert"}))
+@torch.no_grad()
+def test_kept_layers_are_the_chosen_ones(family: str) -> None:
+    model = build(family)
+    ids, mask = batch(family, "right")
+    states = plug(model, "full")(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    keep_layers(model, [0, 1])
+    assert model.config.num_hidden_layers == 2
+    found = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    assert measure(found[1], states[1], mask) <= 1e-6
+    with pytest.raises(OptionError, match="layers must rise within"):
+        keep_layers(model, [1, 5])
+
+
+def test_albert_has_no_layers_to_choose() -> None:
+    with pytest.raises(OptionError, match="albert shares its layers"):
+        keep_layers(build("albert"), [0])
+
+
+def test_unsupported_architectures_are_refused_by_name() -> None:
+    config = transformers.DebertaV2Config(hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    model = transformers.AutoModel.from_config(config)
+    with pytest.raises(ModelError, match="cannot put its attention under 'deberta-v2'; supported are: albert, bert"):
+        plug(model, "full")
+    with pytest.raises(ModelError, match="configured as a decoder"):
+        plug(transformers.BertModel(transformers.BertConfig(**SIZE, is_decoder=True)), "full")

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conftest import colour_rows, write_jsonl
+
+import louver
+from louver.bundle import Bundle
+from louver.errors import BundleError, DataError, OptionError, TextError
+from louver.runtime import Branch, padding_share, schedule
+from louver.runtime.files import predict_file
+from louver.runtime.replay import replay
+from louver.text import read_rows
+
+BRANCHES = [Branch(64), Branch(2048, 128)]
+
+
+def mixed(count: int, longest: int = 300) -> list[str]:
+    rng = random.Random(1)
+    return [
+        " ".join(rng.choices(["red", "rose", "sea", "sky", "frog", "moss", "fire", "ice"], k=rng.randint(1, longest)))
+        for _ in range(count)
+    ]
+
+
+@given(st.lists(st.integers(1, 2048), max_size=60), st.booleans())
+def test_schedule_runs_every_text_once_with_hardly_any_padding(lengths: list[int], alone: bool) -> None:
+    groups = schedule(lengths, BRANCHES, max_tokens=1024, alone=alone)
+    assert sorted(m for g in groups for m in g.members) == list(range(len(lengths)))
+    for group in groups:
+        limit, multiple = BRANCHES[group.branch].limit, BRANCHES[group.branch].multiple
+        own = [lengths[m] for m in group.members]
+        assert max(own) <= min(limit, group.width)
+        assert group.width % multiple == 0
+        assert group.width - max(own) < multiple
+        assert len(own) == 1 or (not alone and group.width * len(own) <= 1024)
+        assert multiple > 1 or 1 - sum(own) / (group.width * len(own)) <= 0.05
+    if lengths:
+        assert 0 <= padding_share(groups, lengths) < 1
+
+
+@pytest.mark.parametrize("which", ["tuned", "exported", "int8"])
+def test_alone_equals_batched(which: str, request: pytest.FixtureRequest) -> None:
+    bundle: Bundle = request.getfixturevalue(which)
+    texts = mixed(24)
+    with louver.Predictor(bundle) as predictor:
+        together = predictor.logits(texts)
+        shuffled = predictor.logits(texts[::-1])[::-1]
+        alone = np.concatenate([predictor.logits([text]) for text in texts])
+        for found in (shuffled, alone):
+            assert np.abs(found - together).max() / (1 + np.abs(together).max()) <= 1e-4
+        labels = [p.label for p in predictor.predict(texts)]
+        assert labels == [predictor.predict([text])[0].label for text in texts]
+
+
+def test_embeddings_alone_equal_batched(long_bundle: Bundle) -> None:
+    texts = mixed(10)
+    with louver.Predictor(long_bundle) as predictor:
+        together = np.stack([np.asarray(p.embedding) for p in predictor.predict(texts)])
+        alone = np.stack([np.asarray(predictor.predict([t])[0].embedding) for t in texts])
+    assert (together * alone).sum(1).min() > 0.99999
+
+
+def test_onnx_answers_as_torch(tuned: Bundle, exported: Bundle) -> None:
+    texts = mixed(12)
+    with louver.Predictor(tuned) as torch_, louver.Predictor(exported) as onnx:
+        assert np.abs(torch_.logits(texts) - onnx.logits(texts)).max() < 1e-4
+
+
+def test_items_fail_alone_and_order_is_kept(exported: Bundle) -> None:
+    texts: list[str] = ["red rose fire", "", "sea\ud800", "word " * 5000, "frog moss", None]  # type: ignore[list-item]
+    with louver.Predictor(exported, truncation="error") as predictor:
+        found = predictor.predict(texts)
+    errors = [None, "is empty", "lone surrogate", "reads 2048 tokens and the text has 5002", None, "must be a string"]
+    for prediction, wanted in zip(found, errors, strict=True):
+        assert (prediction.error is None) == (wanted is None)
+        assert wanted is None or wanted in str(prediction.error)
+        assert (prediction.label is None) == (wanted is not None)
+    assert (found[0].tokens_read, found[0].tokens_cut) == (3, 0)
+    with pytest.raises(TextError, match="is empty"), louver.Predictor(exported) as predictor:
+        predictor.logits([""])
+
+
+def test_tokens_read_and_cut(exported: Bundle) -> None:
+    text = "word " * 5000
+    for rule, read in (("head", 2046), ("tail", 2046), ("head_tail", 2046), ("middle", 2046), ("window", 5000)):
+        with louver.Predictor(exported, truncation=rule) as predictor:
+            (found,) = predictor.predict([text])
+            assert (found.tokens_read, found.tokens_cut) == (read, 5000 - read)
+
+
+def test_nothing_in_nothing_out(exported: Bundle) -> None:
+    with louver.Predictor(exported) as predictor:
+        assert predictor.predict([]) == []
+        assert list(predictor.stream(iter(["red", "", "sea"]), chunk=2))[1].error
+    with pytest.raises(OptionError, match="takes a list of texts, got one string"):
+        predictor.predict("red")
+    with pytest.raises(OptionError, match="threads must be positive, got 0"):
+        louver.Predictor(exported, threads=0)
+    with pytest.raises(OptionError, match="unknown truncation"):
+        louver.Predictor(exported, truncation="cut")
+
+
+def test_a_fake_engine_is_enough(exported: Bundle) -> None:
+    class Fake:
+        branches = (Branch(float("inf")),)
+        workers = 2
+
+        def run(self, branch: int, ids: np.ndarray, mask: np.ndarray, *, single: bool) -> np.ndarray:
+            counts = mask.sum(1)
+            return np.stack([counts, -counts, counts * 0], 1).astype(np.float32)
+
+    with louver.Predictor(exported, engine=Fake()) as predictor:  # type: ignore[arg-type]
+        found = predictor.logits(["red", "red rose", "red rose fire"])
+    assert found[:, 0].tolist() == [3, 4, 5]
+
+
+def memory_after(predictor: louver.Predictor, batches: int, seed: int) -> float:
+    rng = random.Random(seed)
+    for _ in range(batches):
+        size, longest = rng.randint(1, 6), rng.choice([10, 50, 200, 600])
+        texts = [" ".join(["sea"] * rng.randint(1, longest)) for _ in range(size)]
+        predictor.predict(texts)
+    return float(psutil.Process().memory_info().rss)
+
+
+def test_memory_does_not_grow_with_shapes(exported: Bundle) -> None:
+    with louver.Predictor(exported) as predictor:
+        early = memory_after(predictor, 40, seed=0)
+        late = memory_after(predictor, 160, seed=1)
+    assert late <= early * 1.1
+
+
+@pytest.mark.soak
+def test_memory_after_2000_batches(exported: Bundle) -> None:
+    with louver.Predictor(exported) as predictor:
+        early = memory_after(predictor, 100, seed=0)
+        late = memory_after(predictor, 1900, seed=1)
+    assert late <= early * 1.1
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_files(exported: Bundle, tmp_path: Path, suffix: str) -> None:
+    rows = [*colour_rows(5), {"text": "", "label": "red"}]
+    source = write_jsonl(tmp_path / "in.jsonl", rows)
+    target = tmp_path / f"out.{suffix}"
+    with louver.Predictor(exported) as predictor:
+        counts = predict_file(predictor, source, target, chunk=2)
+        assert (counts.rows, counts.failed) == (6, 1)
+        with pytest.raises(DataError, match="is the file that is read"):
+            predict_file(predictor, source, source)
+        with pytest.raises(DataError, match="no column 'body'"):
+            predict_file(predictor, source, tmp_path / "x.jsonl", column="body")
+    found = list(read_rows(target))
+    assert [row["text"] for row in found] == [row["text"] for row in rows]
+    assert all(row["label"] for row in found[:5])
+    assert "is empty" in found[5]["error"]
+
+
+def test_replay(exported: Bundle, tuned: Bundle, int8: Bundle) -> None:
+    for bundle in (exported, tuned, int8):
+        found = replay(bundle.path)
+        assert found["max_difference"] <= found["tolerance"]
+
+
+def test_replay_sees_another_answer(tuned: Bundle, tmp_path: Path) -> None:
+    from louver.bundle import Golden, write_card, writing
+
+    assert tuned.card.golden is not None
+    wrong = Golden(texts=tuned.card.golden.texts, outputs=[[9.0] * 3] * 3)
+    with writing(tmp_path / "b") as draft:
+        for file in tuned.path.glob("*"):
+            if file.name not in ("louver.json", "manifest.json"):
+                (draft / file.name).write_bytes(file.read_bytes())
+        write_card(draft, tuned.card.model_copy(update={"golden": wrong}))
+    with pytest.raises(BundleError, match="answers its golden texts .* away"):
+        replay(tmp_path / "b")
+
+
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "transformers", "sklearn", "datasets", "accelerate", "onnx"):
+    sys.modules[name] = None
+from louver.cli import app
+app({arguments!r}, standalone_mode=True)
+"""
+
+
+def run_without_torch(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    code = WITHOUT_TORCH.format(arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_predict_check_and_info_work_without_torch(exported: Bundle, tuned: Bundle, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "in.jsonl", [*colour_rows(3), {"text": "", "label": "red"}])
+    done = run_without_torch(["predict", str(exported.path), str(source), str(tmp_path / "out.jsonl")])
+    assert done.returncode == 3, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["error"] is None for row in rows] == [True, True, True, False]
+    assert run_without_torch(["check", str(exported.path)]).returncode == 0
+    assert run_without_torch(["info", str(exported.path)]).returncode == 0
+    refused = run_without_torch(["predict", str(tuned.path), str(source)])
+    assert refused.returncode == 2
+    assert "not installed; run: pip install 'louver[train]'" in refused.stderr

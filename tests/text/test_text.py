@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from louver.errors import DataError, ModelError, OptionError, TextError
+from louver.text import RowWriter, Tokenizer, Truncation, check, fit, read_rows
+
+
+def test_ids_equal_transformers(minilm_l3: Path, composite: Path) -> None:
+    ours = Tokenizer.open(minilm_l3)
+    theirs = transformers.AutoTokenizer.from_pretrained(minilm_l3)
+    texts = [json.loads(line)["text"] for line in composite.read_text("utf8").splitlines()[:20]]
+    texts += ["naïve café ½ 东京 \t\n emoji 🙂", "a"]
+    for text, ids in zip(texts, ours.encode(texts), strict=True):
+        assert ours.wrap(ids).tolist() == theirs(text, truncation=False)["input_ids"]
+
+
+def test_special_tokens_in_text_are_text(minilm_l3: Path) -> None:
+    tokenizer = Tokenizer.open(minilm_l3)
+    (ids,) = tokenizer.encode(["a [SEP] b [MASK]"])
+    assert not set(ids.tolist()) & {101, 102, 103}
+    assert (tokenizer.prefix, tokenizer.suffix, tokenizer.pad_id) == ((101,), (102,), 0)
+
+
+def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no tokenizer.json"):
+        Tokenizer.open(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot be read"):
+        Tokenizer.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "the text is empty"), (" \n", "the text is empty"), ("a\ud800", r"lone surrogate U\+D800 at character 1")],
+)
+def test_unreadable_texts(text: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        check(text)
+    with pytest.raises(TextError, match="a text must be a string, got NoneType"):
+        check(None)
+
+
+@given(st.integers(1, 60), st.integers(2, 20), st.integers(0, 1))
+def test_truncations(count: int, room: int, overlap: int) -> None:
+    ids = np.arange(count)
+    for rule in Truncation:
+        if rule is Truncation.ERROR and count > room:
+            with pytest.raises(TextError, match=f"reads {room + 2} tokens and the text has {count + 2}"):
+                fit(ids, room, rule, max_length=room + 2)
+            continue
+        found = fit(ids, room, rule, max_length=room + 2, overlap=overlap)
+        assert all(len(piece) <= room for piece in found.pieces)
+        assert found.read + found.cut == count
+        joined = np.unique(np.concatenate(found.pieces))
+        assert len(joined) == found.read
+        if rule is Truncation.WINDOW:
+            assert joined.tolist() == list(range(count))
+
+
+def test_what_each_truncation_keeps() -> None:
+    kept = {rule: fit(np.arange(10), 4, rule, max_length=6).pieces[0].tolist() for rule in list(Truncation)[1:5]}
+    assert kept == {
+        Truncation.HEAD: [0, 1, 2, 3],
+        Truncation.TAIL: [6, 7, 8, 9],
+        Truncation.HEAD_TAIL: [0, 1, 8, 9],
+        Truncation.MIDDLE: [3, 4, 5, 6],
+    }
+    with pytest.raises(OptionError, match="unknown truncation 'heads'; did you mean 'head'"):
+        Truncation.named("heads")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_rows_round_trip(tmp_path: Path, suffix: str) -> None:
+    rows = [{"text": 'quoted "comma", ü', "n": "1"}, {"text": "two\nlines", "n": "2"}]
+    with RowWriter(tmp_path / f"rows{suffix}") as writer:
+        for row in rows:
+            writer.write(row)
+    assert list(read_rows(tmp_path / f"rows{suffix}")) == rows
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": \n')
+    with pytest.raises(DataError, match=r"a.jsonl, line 2: no JSON"):
+        list(read_rows(tmp_path / "a.jsonl"))
+    (tmp_path / "b.jsonl").write_text("[1]\n")
+    with pytest.raises(DataError, match=r"line 1: list, not an object"):
+        list(read_rows(tmp_path / "b.jsonl"))
+    with pytest.raises(DataError, match="is not a file"):
+        list(read_rows(tmp_path / "missing.csv"))
+    (tmp_path / "c.xls").write_text("")
+    with pytest.raises(DataError, match=r"unknown file format '.xls'"):
+        list(read_rows(tmp_path / "c.xls"))
+    with pytest.raises(DataError, match=r"unknown file format '.xls'"):
+        RowWriter(tmp_path / "c.xls")
+
+
+def test_a_failed_row_with_a_surrogate_can_be_written(tmp_path: Path) -> None:
+    for suffix in (".jsonl", ".csv", ".parquet"):
+        with RowWriter(tmp_path / f"rows{suffix}") as writer:
+            writer.write({"text": "bad \ud800", "error": "lone surrogate"})
+        assert next(read_rows(tmp_path / f"rows{suffix}"))["error"] == "lone surrogate"
