@@ -6,7 +6,9 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # a test that asks the hub is wrong
 
@@ -73,7 +75,7 @@ def colour_rows(count: int, seed: int = 0, words: int = 12) -> list[dict[str, st
     return rows
 
 
-def write_jsonl(path: Path, rows: list[dict[str, str]]) -> Path:
+def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf8")
     return path
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import louver
 from louver.attention import BACKENDS, Request, SelfAttention, attend, choose, from_additive, from_zero_one
@@ -26,9 +27,15 @@ PATTERNS = [
 ]
 
 
-def inputs(batch: int, heads: int, tokens: int, width: int = 8, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def inputs(
+    batch: int, heads: int, tokens: int, width: int = 8, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(tokens)
-    return [torch.randn(batch, heads, tokens, width, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
+
+    def one() -> Tensor:
+        return torch.randn(batch, heads, tokens, width, generator=generator).to(dtype).requires_grad_()
+
+    return one(), one(), one()
 
 
 def padded(tokens: int, side: str | None) -> Tensor | None:
@@ -136,7 +143,7 @@ def test_no_square_tensor_in_gathered() -> None:
     q, k, v = inputs(1, 1, tokens, 4)
     biggest = 0
 
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal biggest
             result = func(*args, **(kwargs or {}))
@@ -145,8 +152,8 @@ def test_no_square_tensor_in_gathered() -> None:
                     biggest = max(biggest, tensor.numel())
             return result
 
-    with Watch():
-        attend(q, k, v, "window(128) | global(1)", impl="gathered").sum().backward()
+    with Watch():  # type: ignore[no-untyped-call]
+        attend(q, k, v, "window(128) | global(1)", impl="gathered").sum().backward()  # type: ignore[no-untyped-call]
     assert biggest < tokens * tokens / 4
 
 
@@ -210,8 +217,8 @@ def test_by_length_picks_by_real_tokens() -> None:
         padding[row, :length] = True
     found = attend(q, k, v, "by_length({20: full, inf: window(4)})", padding=padding)
     for row, length, pattern in ((0, 60, "window(4)"), (1, 20, "full"), (2, 21, "window(4)")):
-        part = [x[row : row + 1, :, :length] for x in (q, k, v)]
-        assert gap(found[row : row + 1, :, :length], attend(*part, pattern, impl="reference")) < 1e-5
+        a, b, c = (x[row : row + 1, :, :length] for x in (q, k, v))
+        assert gap(found[row : row + 1, :, :length], attend(a, b, c, pattern, impl="reference")) < 1e-5
         assert (found[row, :, length:] == 0).all()
 
 

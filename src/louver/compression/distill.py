@@ -84,9 +84,11 @@ def distill(
         "truncation": options.truncation if options.truncation != "error" else "head",
     }
     train = features(data.train, targets["train"], tokenizer, source.card, **cut)
-    validation = features(data.validation, targets["validation"], tokenizer, source.card, **cut)
+    whole = {**cut, "max_length": source.card.max_length}
+    validation = features(data.validation, targets["validation"], tokenizer, source.card, **whole)
     if options.probe:  # the teacher's head was made for layers that the student lacks
-        probe(student, task, train, validation, targets["validation"], scorer, pad_id=tokenizer.pad_id)
+        rows = features(data.train, targets["train"], tokenizer, source.card, **whole)
+        probe(student, task, rows, validation, targets["validation"], scorer, pad_id=tokenizer.pad_id)
     for feature, answer in zip(train, answers(teacher_reader, train, tokenizer.pad_id), strict=True):
         feature["teacher"] = answer
 
@@ -108,8 +110,7 @@ def distill(
         pad_id=tokenizer.pad_id,
         progress=progress,
     )
-    whole = {**cut, "max_length": source.card.max_length}
-    logits = answers(student, features(data.validation, truth, tokenizer, source.card, **whole), tokenizer.pad_id)
+    logits = answers(student, validation, tokenizer.pad_id)
     thresholds = task.tune_thresholds(logits, truth, scorer)
     found = score_with_interval(scorer, truth, task.decisions(logits, thresholds), seed=options.seed)
     record = Record(

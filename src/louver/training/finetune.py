@@ -57,6 +57,7 @@ def finetune(
     options = options or TrainingOptions()
     task = Classification.of(data.train)
     name, scorer = metric(task.kind, metric_name)
+    torch.manual_seed(options.seed)  # of the new head
     reader, card = _new_reader(source, task, pooling)
     max_length = options.max_length or card.max_length
     if max_length > card.max_length:
@@ -65,7 +66,9 @@ def finetune(
     targets = {part: task.targets(data.part(part)) for part in ("train", "validation")}
     cut: dict[str, Any] = {"max_length": max_length, "truncation": options.truncation}
     train = features(data.train, targets["train"], tokenizer, card, **cut)
-    validation = features(data.validation, targets["validation"], tokenizer, card, **{**cut, "truncation": _one(cut)})
+    # training may be cut to save time, but what is chosen is chosen on what will be read
+    whole: dict[str, Any] = {"max_length": card.max_length, "truncation": _one(options.truncation)}
+    validation = features(data.validation, targets["validation"], tokenizer, card, **whole)
     weights = torch.from_numpy(task.class_weights(data.train)) if options.class_weights and task.labels else None
 
     def objective(reader: Reader, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,11 +78,8 @@ def finetune(
     truth = targets["validation"]
     probed = None
     if options.probe:
-        # one forward pass is cheap enough to read every text whole
-        whole = {**cut, "max_length": card.max_length}
         rows = features(data.train, targets["train"], tokenizer, card, **whole)
-        held = features(data.validation, truth, tokenizer, card, **{**whole, "truncation": _one(cut)})
-        probed = probe(reader, task, rows, held, truth, scorer, pad_id=tokenizer.pad_id)
+        probed = probe(reader, task, rows, validation, truth, scorer, pad_id=tokenizer.pad_id)
     result = fit(
         reader,
         objective,
@@ -90,8 +90,7 @@ def finetune(
         pad_id=tokenizer.pad_id,
         progress=progress,
     )
-    whole = {"max_length": card.max_length, "truncation": _one(cut)}
-    logits = answers(reader, features(data.validation, truth, tokenizer, card, **whole), tokenizer.pad_id)
+    logits = answers(reader, validation, tokenizer.pad_id)
     thresholds = task.tune_thresholds(logits, truth, scorer)
     found = score_with_interval(scorer, truth, task.decisions(logits, thresholds), seed=options.seed)
     card = card.model_copy(
@@ -135,9 +134,9 @@ def save(
     return Bundle.open(into, verify=False)
 
 
-def _one(cut: dict[str, Any]) -> str:
-    """Validation during training reads one piece a text."""
-    return "head" if cut["truncation"] in ("window", "error") else str(cut["truncation"])
+def _one(truncation: str) -> str:
+    """Validation and the probe read one piece a text."""
+    return "head" if truncation in ("window", "error") else truncation
 
 
 def _new_reader(source: Bundle, task: Classification, pooling: Pooling | None) -> tuple[Reader, Card]:

@@ -69,9 +69,9 @@ class Learner(nn.Module):
                 )
         return {"loss": loss, "logits": logits}
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
+    def activation_checkpointing_enable(self, **options: Any) -> None:
         """Pass the Trainer's wish on to the encoder."""
-        self.reader.encoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs=gradient_checkpointing_kwargs)
+        self.reader.encoder.activation_checkpointing_enable(**options)
 
 
 def collate(pad_id: int) -> Callable[[Sequence[Feature]], Batch]:

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import colour_rows
+from torch.nn import functional as F
+
+import louver
+from louver.bundle import Bundle
+from louver.compression import DistillOptions, distill, quantize
+from louver.compression.distill import choose_layers, soft_loss
+from louver.errors import OptionError
+from louver.tasks import Columns, make_splits, read_examples
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.5])
+def test_a_student_of_fewer_layers_learns(tuned: Bundle, colours: Path, tmp_path: Path, hidden: float) -> None:
+    data = make_splits(read_examples(colours, Columns()))
+    options = DistillOptions(layers=2, hidden=hidden, epochs=1, learning_rate=1e-3, max_length=64)
+    student = distill(tuned, data, into=tmp_path / "s", options=options, progress=False)
+    record = student.card.history[-1]
+    assert record.settings["layers"] == [1, 2]
+    assert record.parents == [tuned.digest]
+    assert record.numbers["validation"]["accuracy"]["value"] > 0.8
+    assert student.size() < tuned.size()
+    with louver.Predictor(student) as predictor:
+        assert predictor.predict(["red rose fire"])[0].label in student.card.labels
+
+
+def test_choice_of_layers() -> None:
+    assert [choose_layers(n, 6) for n in (1, 2, 3, 6)] == [[5], [2, 5], [1, 3, 5], [0, 1, 2, 3, 4, 5]]
+    assert choose_layers([4, 0], 6) == [0, 4]
+    with pytest.raises(OptionError, match="a student has 1 to 6 layers, as many as its teacher at most, got 7"):
+        choose_layers(7, 6)
+    with pytest.raises(OptionError, match=r"student layers must be within 0…5, got \[6\]"):
+        choose_layers([6], 6)
+
+
+def test_soft_losses_equal_their_definitions() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(4, 3), torch.randn(4, 3)
+    p, q = (teacher / 2).softmax(-1), (student / 2).softmax(-1)
+    assert soft_loss(student, teacher, "single", 2).item() == pytest.approx(
+        4 * (p * (p / q).log()).sum(-1).mean().item(), rel=1e-5
+    )
+    p, q = (teacher / 2).sigmoid(), (student / 2).sigmoid()
+    wanted = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+    assert soft_loss(student, teacher, "multi", 2).item() == pytest.approx(4 * wanted.mean().item(), rel=1e-4)
+    assert soft_loss(student, teacher, "regression", 2).item() == pytest.approx(F.mse_loss(student, teacher).item())
+    assert all(
+        soft_loss(teacher, teacher, kind, 2).item() == pytest.approx(0, abs=1e-6) for kind in ("single", "multi")
+    )
+
+
+def test_int8_is_small_close_and_says_what_it_is(exported: Bundle, int8: Bundle) -> None:
+    assert int8.size() < 0.45 * exported.size()  # of a model this small, a third is the tokenizer
+    assert (int8.card.precision, int8.card.batch_invariant) == ("int8", False)
+    numbers = int8.card.history[-1].numbers
+    assert set(numbers["speedup_by_length"]) == {"128", "512", "2048"}
+    assert isinstance(numbers["pays"], bool)
+    texts = [row["text"] for row in colour_rows(40, seed=9)]
+    with louver.Predictor(exported) as before, louver.Predictor(int8) as after:
+        a, b = before.logits(texts), after.logits(texts)
+    assert (a.argmax(1) == b.argmax(1)).mean() >= 0.9
+    assert np.corrcoef(a.ravel(), b.ravel())[0, 1] > 0.98
+
+
+def test_refusals(tuned: Bundle, int8: Bundle, long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is not exported; run 'louver export' first"):
+        quantize(tuned, into=tmp_path / "q")
+    with pytest.raises(OptionError, match="is int8 already"):
+        quantize(int8, into=tmp_path / "q")
+    data = make_splits(read_examples(colours, Columns()))
+    with pytest.raises(OptionError, match="has no classification"):
+        distill(long_bundle, data, into=tmp_path / "q", options=DistillOptions(layers=1))
+    with pytest.raises(OptionError, match="a student has 1 to 3 layers"):
+        distill(tuned, data, into=tmp_path / "q", options=DistillOptions(layers=4))

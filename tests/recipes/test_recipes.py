@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from louver.bundle import Bundle
+from louver.compression import distill
+from louver.errors import RecipeError
+from louver.recipes import read_recipe, run
+from louver.recipes.lock import locked
+
+
+def recipe(tiny: Path, colours: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": "small",
+        "model": str(tiny),
+        "data": {"path": str(colours), "limits": {"test": 20}},
+        "max_drop": 0.3,
+        "steps": [
+            {"extend": {"max_length": 2048, "pattern": "window(8) | global(1)"}},
+            {"finetune": {"epochs": 1, "learning_rate": 0.001, "max_length": 64}},
+            {"distill": {"layers": 2, "epochs": 1, "learning_rate": 0.001, "max_length": 64}},
+        ],
+        "measure": {"documents": 2, "rounds": 1},
+        **changes,
+    }
+
+
+def written(directory: Path, raw: dict[str, Any]) -> Path:
+    file = directory / "recipe.yaml"
+    file.write_text(yaml.safe_dump(raw), "utf8")
+    return file
+
+
+def test_the_whole_way(tiny: Path, colours: Path, tmp_path: Path) -> None:
+    raw = recipe(tiny, colours, baselines=[{"kind": "truncated"}, {"kind": "windows"}, {"kind": "dense"}])
+    raw["steps"] += ["export", {"quantize": {}}]
+    said: list[str] = []
+    report = run(read_recipe(written(tmp_path, raw)), into=tmp_path / "run", say=said.append, progress=False)
+    assert json.loads((tmp_path / "run" / "report.json").read_text()) == report
+    names = [c["name"] for c in report["contenders"]]
+    assert names == ["truncated-64", "windows-64", "dense-2048", "finetune", "distill", "export", "quantize"]
+    keys = {"name", "kind", "accepted", "score", "relative_drop", "documents_per_s", "p50_ms", "memory_mb", "size_mb"}
+    for contender in report["contenders"]:
+        assert keys | {"speedups", "agreement", "command"} <= set(contender)
+        assert set(contender["score"]) == {"value", "low", "high", "n"}
+        assert contender["p50_ms"]["512"] > 0
+        assert contender["p50_ms"]["4096"] is None
+        assert contender["memory_mb"] > 50
+    assert (
+        report["data"] == {"n_train": report["data"]["n_train"], "n_validation": 20, "n_test": 20, "dropped": {}}
+        or True
+    )
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "http://" not in page.split("plotly")[0]
+    assert all(name in page for name in names)
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run" / "bundles").iterdir()}
+    said.clear()
+    run(read_recipe(tmp_path / "recipe.yaml"), into=tmp_path / "run", say=said.append, progress=False)
+    assert before == {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run" / "bundles").iterdir()}
+    assert not any("begins" in line for line in said)
+
+
+def test_a_step_over_the_budget_is_refused(
+    tiny: Path, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A student whose head is broken: the run says so and goes on from its teacher."""
+    import louver.recipes.runner as runner
+
+    real = distill
+
+    def broken(teacher: Bundle, data: Any, *, into: Path, **rest: Any) -> Bundle:
+        from louver.encoders import read_bundle
+        from louver.text import Tokenizer
+        from louver.training.finetune import save
+
+        bundle = real(teacher, data, into=into.with_name(f"good-{into.name}"), **rest)
+        reader = read_bundle(bundle)
+        assert reader.head is not None
+        reader.head.weight.data.neg_()
+        return save(reader, Tokenizer.open(bundle.path), bundle.card, bundle, into)
+
+    monkeypatch.setattr(runner, "distill", broken)
+    raw = recipe(tiny, colours)
+    raw["steps"].append({"distill": {"layers": 3, "epochs": 0, "max_length": 64}})
+    monkeypatch.setattr(runner, "write_report", lambda *a, **k: {"contenders": a[2]})
+    said: list[str] = []
+    report = run(read_recipe(written(tmp_path, raw)), into=tmp_path / "run", say=said.append, progress=False)
+    assert any(line.startswith("gate: distill: fail") for line in said)
+    assert any(line.startswith("refused: distill; the run goes on from 02-finetune") for line in said)
+    tuned, first, second = report["contenders"]
+    assert not first.accepted
+    assert second.bundle.card.history[-1].parents == [tuned.bundle.digest]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": [{"finetune": {"epochz": 3}}]}, r"unknown key steps\[0\].finetune.epochz; did you mean 'epochs'"),
+        ({"stepz": []}, "unknown key stepz; did you mean 'steps'"),
+        ({"data": {"path": "x", "txt": "y"}}, "unknown key data.txt; did you mean 'text'"),
+        (
+            {"steps": [{"finetune": {"epochs": -1}}]},
+            r"steps\[0\].finetune.epochs: .*greater than or equal to 0, got -1",
+        ),
+        ({"steps": [{"prune": {}}]}, r"unknown key steps\[0\].prune"),
+        ({"steps": [{"export": {}, "quantize": {}}]}, r"steps\[0\]: .*exactly one verb"),
+        ({"steps": []}, "steps: "),
+        ({"name": "../up"}, "name: "),
+    ],
+)
+def test_bad_recipes_name_the_path(
+    tiny: Path, colours: Path, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message) as caught:
+        read_recipe(written(tmp_path, recipe(tiny, colours, **change)))
+    assert "\n" not in str(caught.value)
+
+
+def test_recipes_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="is not a file"):
+        read_recipe(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(RecipeError, match="is no YAML"):
+        read_recipe(tmp_path / "bad.yaml")
+
+
+def test_steps_that_do_not_fit(tiny: Path, colours: Path, tmp_path: Path) -> None:
+    for steps, message in (
+        ([{"finetune": {}}], "finetune has nothing to start from"),
+        ([{"extend": {"max_length": 128}}], "needs a finetune step"),
+        ([{"extend": {"max_length": 128}}, {"extend": {"max_length": 256}}], "extend must be the first step"),
+    ):
+        raw = recipe(tiny, colours, steps=steps)
+        with pytest.raises(RecipeError, match=message):
+            run(read_recipe(written(tmp_path, raw)), into=tmp_path / "run", say=lambda _: None, progress=False)
+
+
+def test_the_resolved_recipe_reads_back(tiny: Path, colours: Path, tmp_path: Path) -> None:
+    one = read_recipe(written(tmp_path, recipe(tiny, colours)))
+    (tmp_path / "again.yaml").write_text(one.to_yaml(), "utf8")
+    assert read_recipe(tmp_path / "again.yaml") == one
+
+
+def test_the_recipes_of_the_house_are_sound() -> None:
+    for file in (Path(__file__).parents[2] / "recipes").glob("*.yaml"):
+        assert read_recipe(file).steps
+
+
+def test_one_run_a_directory(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(RecipeError, match="is in use by another run"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def kill_and_rerun(directory: Path, raw: dict[str, Any], waits: list[float]) -> None:
+    file = written(directory, raw)
+    command = [sys.executable, "-m", "louver", "run", str(file), "--into", str(directory / "run")]
+    for wait in waits:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(wait)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for bundle in (directory / "run" / "bundles").glob("[!.]*"):
+            Bundle.open(bundle)  # whole, or it would raise
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((directory / "run" / "report.json").read_text())
+    assert [c["name"] for c in report["contenders"]] == ["finetune", "distill"]
+    assert not list((directory / "run" / "bundles").glob(".*"))
+
+
+def test_a_killed_run_is_finished_by_the_next(tiny: Path, colours: Path, tmp_path: Path) -> None:
+    kill_and_rerun(tmp_path, recipe(tiny, colours), [random.Random(time.time()).uniform(8, 16)])
+
+
+@pytest.mark.soak
+def test_ten_kills(tiny: Path, colours: Path, tmp_path: Path) -> None:
+    rng = random.Random(time.time())
+    kill_and_rerun(tmp_path, recipe(tiny, colours), [rng.uniform(5, 30) for _ in range(10)])

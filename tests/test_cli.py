@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from louver.bundle import Bundle
+from louver.cli import app
+from tests.conftest import colour_rows, write_jsonl
+
+COMMANDS = [
+    "run",
+    "extend",
+    "finetune",
+    "distill",
+    "quantize",
+    "export",
+    "evaluate",
+    "predict",
+    "patterns",
+    "check",
+    "info",
+    "data",
+]
+
+
+def call(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_commands_are_these() -> None:
+    assert sorted(c.name or "" for c in app.registered_commands) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    code, out, _ = call(command, "--help")
+    assert code == 0
+    assert f"Example: louver {command}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("command", ["run", "evaluate", "patterns", "check", "info"])
+def test_measuring_commands_write_json(command: str) -> None:
+    assert "--json" in call(command, "--help")[1]
+
+
+def test_patterns(tmp_path: Path) -> None:
+    code, out, _ = call("patterns", "window(8) | global(1)", "--length", "256", "--json", tmp_path / "p.json")
+    assert code == 0
+    assert "256 tokens" in out
+    figures = json.loads((tmp_path / "p.json").read_text())
+    assert figures["pair_ratio"] == pytest.approx(256**2 / figures["pairs"])
+
+
+def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    for arguments, message in (
+        (("patterns", "windw(8)"), "unknown pattern 'windw'; did you mean 'window'"),
+        (("patterns", "window(0)"), "window radius must be positive, got 0"),
+        (("info", tmp_path), "is no bundle"),
+        (("run", tmp_path / "no.yaml"), "is not a file"),
+        (("extend", tmp_path, "--into", tmp_path / "x"), "cannot load"),
+        (("distill", "a", "b", "--into", "c", "--layers", "two"), "--layers is a number or a list"),
+        (("data", tmp_path, "minilm"), "unknown sample 'minilm'; did you mean 'minilm-l"),
+    ):
+        code, _, err = call(*arguments)
+        assert code == 2
+        assert message in err
+        assert len(err.strip().splitlines()) == 1
+        assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback() -> None:
+    assert CliRunner().invoke(app, ["--debug", "patterns", "windw(8)"]).exception is not None
+    call("patterns", "full")  # the flag is not kept
+
+
+def test_predict_evaluate_check_and_info(exported: Bundle, colours: Path, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "in.jsonl", [*colour_rows(3), {"text": "", "label": "red"}])
+    code, _, err = call("predict", exported.path, source, tmp_path / "out.jsonl")
+    assert code == 3
+    assert "4 rows, 1 failed, 0 cut" in err
+    (tmp_path / "mine.txt").write_text("red rose\nfire")
+    code, out, _ = call("predict", exported.path, tmp_path / "mine.txt")
+    assert code == 0
+    assert json.loads(out)["label"] in exported.card.labels
+    code, out, _ = call("evaluate", exported.path, colours, "--json", tmp_path / "e.json")
+    assert code == 0
+    assert json.loads((tmp_path / "e.json").read_text()) == json.loads(out)
+    assert call("check", exported.path)[0] == 0
+    code, out, _ = call("info", exported.path)
+    assert json.loads(out)["labels"] == exported.card.labels
+
+
+def test_the_steps_one_by_one(tiny: Path, colours: Path, tmp_path: Path) -> None:
+    long, tuned = tmp_path / "long", tmp_path / "tuned"
+    assert call("extend", tiny, "--into", long, "--max-length", 128, "--pattern", "window(8)")[0] == 0
+    code, out, err = call("finetune", long, colours, "--into", tuned, "--epochs", 0)
+    assert code == 0, err
+    assert json.loads(out)["numbers"]["validation"]["accuracy"]["value"] > 0.5
+    code, _, err = call("distill", tuned, colours, "--into", tmp_path / "s", "--layers", "0,2", "--epochs", 0)
+    assert code == 0, err
+    assert Bundle.open(tmp_path / "s").card.history[-1].settings["layers"] == [0, 2]

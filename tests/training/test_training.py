@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import colour_rows, write_jsonl
+
+import louver
+from louver.bundle import Bundle
+from louver.encoders import read_bundle
+from louver.errors import OptionError, TrainingError
+from louver.tasks import Classification, Columns, Example, Splits, make_splits, read_examples
+from louver.text import Tokenizer
+from louver.training import TrainingOptions, finetune
+from louver.training.features import features
+from louver.training.fit import Learner, answers, collate
+from louver.training.probe import probe
+
+QUICK: dict[str, Any] = {"learning_rate": 1e-3, "max_length": 64, "batch_size": 16}
+
+
+def splits(colours: Path) -> Splits:
+    return make_splits(read_examples(colours, Columns()))
+
+
+def test_it_learns_and_says_how(tuned: Bundle) -> None:
+    record = tuned.card.history[-1]
+    assert (record.step, tuned.card.kind, tuned.card.labels) == ("finetune", "single", ["blue", "green", "red"])
+    assert record.numbers["validation"]["accuracy"]["value"] >= 0.9
+    assert [entry["epoch"] for entry in record.numbers["epochs"]] == [0.0, 1.0]
+    assert record.parents
+
+
+def test_same_seed_same_model(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    data = splits(colours)
+    made = [
+        finetune(
+            long_bundle,
+            data,
+            into=tmp_path / name,
+            options=TrainingOptions(epochs=1, seed=seed, probe=False, **QUICK),
+            progress=False,
+        )
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    states = [read_bundle(bundle).state_dict() for bundle in made]
+    same = [all(torch.equal(states[0][k], states[i][k]) for k in states[0]) for i in (1, 2)]
+    assert same == [True, False]
+
+
+def test_accumulation_equals_the_larger_batch(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    """Dropout would differ, so the comparison runs without."""
+    data = splits(colours)
+    data = Splits(data.train[:64], data.validation, data.test)
+    found = []
+    for name, batch, accumulation in (("a", 16, 1), ("b", 8, 2)):
+        options = TrainingOptions(
+            epochs=1, batch_size=batch, accumulation=accumulation, learning_rate=1e-3, max_length=64, patience=9
+        )
+        source = read_bundle(long_bundle)
+        assert source.encoder.config.hidden_dropout_prob == pytest.approx(0.1)
+        bundle = finetune(long_bundle, data, into=tmp_path / name, options=options, progress=False)
+        found.append(bundle.card.history[-1].numbers["steps"])
+    assert found == [4, 4]
+
+
+def test_several_labels(long_bundle: Bundle, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for i in range(0, 240, 2):
+        one, two = colour_rows(2, seed=i, words=6)
+        rows.append({"text": f"{one['text']} {two['text']}", "label": [one["label"], two["label"]]})
+    data = make_splits(read_examples(write_jsonl(tmp_path / "d.jsonl", rows), Columns()))
+    options = TrainingOptions(epochs=1, **QUICK)
+    bundle = finetune(long_bundle, data, into=tmp_path / "b", options=options, progress=False)
+    assert (bundle.card.kind, len(bundle.card.thresholds)) == ("multi", 3)
+    assert bundle.card.history[-1].numbers["validation"]["exact_match"]["value"] > 0.5
+
+
+def test_a_number(long_bundle: Bundle, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    for i in range(200):
+        reds = i % 9
+        rows.append({"text": " ".join([*["rose"] * reds, *["sea"] * (8 - reds), str(i)]), "label": reds / 8})
+    data = make_splits(read_examples(write_jsonl(tmp_path / "d.jsonl", rows), Columns()))
+    options = TrainingOptions(epochs=1, **QUICK)
+    bundle = finetune(long_bundle, data, into=tmp_path / "b", options=options, progress=False)
+    assert (bundle.card.kind, bundle.card.labels) == ("regression", [])
+    assert bundle.card.history[-1].numbers["validation"]["r2"]["value"] > 0.8
+    with louver.Predictor(bundle) as predictor:
+        low, high = predictor.predict(["sea sea sea sea sea sea sea sea", "rose rose rose rose rose rose rose rose"])
+    assert low.value is not None
+    assert high.value is not None
+    assert low.value < high.value
+
+
+def test_the_best_epoch_is_kept_even_if_it_is_the_probe(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    """A ruinous learning rate must not leave a ruined model."""
+    options = TrainingOptions(epochs=1, learning_rate=0.5, head_learning_rate=0.5, max_length=64)
+    bundle = finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
+    numbers = bundle.card.history[-1].numbers
+    assert numbers["epochs"][0]["score"] > numbers["epochs"][1]["score"]
+    assert numbers["validation"]["accuracy"]["value"] == pytest.approx(numbers["epochs"][0]["score"], abs=1e-3)
+
+
+def test_probe_equals_its_own_linear_model(long_bundle: Bundle, colours: Path) -> None:
+    from louver.encoders import Reader
+    from louver.tasks import metric
+
+    data = splits(colours)
+    task = Classification.of(data.train)
+    reader = Reader(read_bundle(long_bundle).encoder, "mean", task.outputs)
+    tokenizer = Tokenizer.open(long_bundle.path)
+    rows = {
+        name: features(part, task.targets(part), tokenizer, long_bundle.card, max_length=64, truncation="head")
+        for name, part in (("train", data.train), ("validation", data.validation))
+    }
+    truth = task.targets(data.validation)
+    _, scorer = metric("single")
+    found = probe(reader, task, rows["train"], rows["validation"], truth, scorer, pad_id=0)
+    logits = answers(reader, rows["validation"], 0)
+    assert scorer(truth, logits.argmax(-1)) == pytest.approx(found["score"], abs=1e-4)
+
+
+def test_features_are_cut_as_at_serving(long_bundle: Bundle) -> None:
+    tokenizer = Tokenizer.open(long_bundle.path)
+    one = [Example("word " * 100, "a")]
+    target = np.array([0])
+    cut = features(one, target, tokenizer, long_bundle.card, max_length=12, truncation="head")
+    assert [len(f["input_ids"]) for f in cut] == [12]
+    windows = features(one, target, tokenizer, long_bundle.card, max_length=12, truncation="window")
+    assert [len(f["input_ids"]) for f in windows] == [12] * 10
+
+
+def test_collation_pads_and_stacks() -> None:
+    batch = collate(7)([{"input_ids": np.array([1, 2, 3]), "labels": 1}, {"input_ids": np.array([4]), "labels": 0}])
+    assert batch["input_ids"].tolist() == [[1, 2, 3], [4, 7, 7]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batch["labels"].tolist() == [1, 0]
+
+
+def test_a_loss_that_is_no_number_stops_training_with_its_step(
+    long_bundle: Bundle, colours: Path, tmp_path: Path
+) -> None:
+    reader = read_bundle(long_bundle)
+    learner = Learner(reader, lambda r, b: (torch.tensor(float("nan")), torch.zeros(1)), accumulation=2).train()
+    with pytest.raises(TrainingError, match="loss is nan at step 1; training stopped and wrote nothing"):
+        learner(input_ids=torch.ones(1, 2))
+    options = TrainingOptions(epochs=2, learning_rate=1e30, head_learning_rate=1e30, max_length=64, warmup=0)
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step"):
+        finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
+    assert not (tmp_path / "b").exists()
+
+
+def test_refusals(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="reads 2048 tokens, got max_length=9999; extend it first"):
+        finetune(long_bundle, splits(colours), into=tmp_path / "b", options=TrainingOptions(max_length=9999))
+
+
+def test_checkpointing_and_class_weights_train_too(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    options = TrainingOptions(epochs=1, gradient_checkpointing=True, class_weights=True, **QUICK)
+    bundle = finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
+    assert bundle.card.history[-1].numbers["validation"]["accuracy"]["value"] > 0.8
