@@ -60,7 +60,7 @@ def test_evaluation_reads_the_card(tuned: Bundle, exported: Bundle, long_bundle:
     examples = [e for e, _ in read_examples(colours, Columns())][:60]
     found = evaluate(tuned, examples)
     assert (found.metric, found.score.n) == ("accuracy", 60)
-    assert found.score.value > 0.9
+    assert found.score.value > 0.8
     assert agreement(found.decisions, evaluate(exported, examples).decisions) == 1
     assert agreement(np.array([[1, 0], [1, 1]]), np.array([[1, 0], [0, 1]])) == 0.5
     with pytest.raises(OptionError, match="gives embeddings, which have no labels to score"):

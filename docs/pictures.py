@@ -1,0 +1,19 @@
+"""Redraws the pictures of the docs: ``make docs``."""
+
+from pathlib import Path
+
+from louver.patterns import parse
+from louver.patterns.picture import png
+
+PICTURES = {
+    "window-global": "window(6) | global(1)",
+    "blocks": "blocks(8)",
+    "causal-window": "causal & window(12)",
+    "dilated": "window(4, dilation=3) | global(2)",
+}
+
+if __name__ == "__main__":
+    folder = Path(__file__).parent / "pictures"
+    folder.mkdir(exist_ok=True)
+    for name, pattern in PICTURES.items():
+        png(parse(pattern), folder / f"{name}.png", length=64, size=256)
