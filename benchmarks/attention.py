@@ -1,6 +1,6 @@
 """Sparse attention against dense SDPA on this machine: contenders alternate in one run, medians.
 
-    python benchmarks/attention.py [--json FILE]
+python benchmarks/attention.py [--json FILE]
 """
 
 from __future__ import annotations

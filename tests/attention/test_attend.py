@@ -284,6 +284,15 @@ def test_self_attention_module(fused: bool) -> None:
     context = torch.randn(2, 7, 32)
     assert cross(x, context).shape == x.shape
     assert gap(cross(x), cross(x, x.clone())) < 1e-5
+    real = torch.ones(2, 50, dtype=torch.bool)
+    real[1, 30:] = False
+    assert (
+        gap(
+            cross(x, context_of_same_length := x.flip(1), padding=real)[1],
+            cross(x[1:], context_of_same_length[1:, :30])[0],
+        )
+        < 1e-5
+    )
     assert "window(4)" in repr(layer)
     with pytest.raises(OptionError, match="width must be a multiple of heads, got 32 and 5"):
         SelfAttention(32, 5)

@@ -53,16 +53,16 @@ def test_positions_of_every_family(family: str) -> None:
     ids, mask = batch(family, "right")
     old = positions.length(model)
     expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
-    positions.extend(model, 500)
-    assert positions.length(model) == 500
+    positions.extend(model, 500)  # whole blocks: 512
+    assert positions.length(model) == 512
     assert measure(model(input_ids=ids, attention_mask=mask).last_hidden_state, expected, mask) <= 1e-6
-    longer = torch.randint(5, 200, (1, 500))
+    longer = torch.randint(5, 200, (1, 512))
     assert torch.isfinite(model(input_ids=longer, attention_mask=torch.ones_like(longer)).last_hidden_state).all()
     if family != "modernbert":
         table = model.embeddings.position_embeddings.weight
         first = positions.offset(model)
         assert torch.equal(table[first + old], table[first])
-        assert len(table) == 500 + first
+        assert len(table) == 512 + first
 
 
 RELOAD = """
@@ -125,7 +125,7 @@ def test_load_gives_exactly_this_pattern(tiny: Path) -> None:
     model, tokenizer = louver.load(tiny, pattern="window(8) | global(1)", max_length=300)
     assert model.config.louver_pattern == "window(8) | global(1)"
     assert tokenizer.model_max_length == 300
-    assert positions.length(model) == 300
+    assert positions.length(model) == 384
 
 
 def test_refusals(tiny: Path, tmp_path: Path, long_bundle: Bundle) -> None:

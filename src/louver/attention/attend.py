@@ -107,6 +107,7 @@ def attend(
         v_BHSD: values.
         pattern: a pattern or its string; `by_length` picks for each row by its own real tokens.
         padding: bool (batch, tokens), True = real token, right or left padded; positions count from the first real one.
+            It holds for queries and keys alike; in cross-attention give real keys as a `mask`.
         mask: bool (B|1, H|1, T, S), True = may attend; meets the pattern.
         documents: (B, T) document number of each token of packed sequences; only the same document is seen, and
             positions count from its first token.

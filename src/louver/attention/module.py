@@ -89,6 +89,9 @@ class SelfAttention(nn.Module):
             first = fused.bias[:width] if fused.bias is not None else None
             q = nn.functional.linear(x_BTE, fused.weight[:width], first)
             k, v = nn.functional.linear(context_BSE, fused.weight[width:], rest).chunk(2, -1)
+        if padding is not None and context_BSE is not x_BTE:  # it says which keys are real, not which queries
+            keys = padding[:, None, None, :].expand(-1, 1, x_BTE.shape[1], -1)
+            mask, padding = keys if mask is None else mask & keys, None
         q_BHTD, k_BHSD, v_BHSD = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
         out_BHTD = attend(
             q_BHTD,

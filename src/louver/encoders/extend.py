@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from louver.bundle import Bundle, Card, Golden, Record, write_card, writing
+from louver.bundle import CARD, Bundle, Card, Golden, Record, write_card, writing
 from louver.encoders import positions
 from louver.encoders.load import load_plain
 from louver.encoders.plug import base_of, plug
@@ -66,6 +67,8 @@ def extend(
     """
     began = time.perf_counter()
     chosen = parse(pattern)
+    if (Path(name) / CARD).is_file():
+        raise ModelError(f"{name} is a louver bundle already; extend the checkpoint that it came from")
     model, tokenizer = load_plain(name, trust_remote_code=trust_remote_code)
     original = min(positions.length(model), max(int(tokenizer.model_max_length), 1))
     if max_length < original:
@@ -75,7 +78,8 @@ def extend(
     positions.extend(model, max_length)
     plug(model, whole, override=override)
     numbers = {"short_text_max_difference": _difference(before, model, original, max_length)}
-    if short == "unchanged" and max(numbers["short_text_max_difference"].values()) > TOLERANCE:
+    small = all(value <= TOLERANCE for value in numbers["short_text_max_difference"].values())  # a NaN is not
+    if short == "unchanged" and not small:
         raise ModelError(
             f"answers to short texts would change by {numbers['short_text_max_difference']}, more than {TOLERANCE}; "
             'report this model to louver, or accept it with short="same"'
@@ -138,7 +142,7 @@ def _difference(before: PreTrainedModel, after: PreTrainedModel, original: int, 
         expected = base_of(before)(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
         scale = 1 + float(expected.abs().max())
         found = base_of(after)(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
-        alone = max(alone, float((found - expected).abs().max()) / scale)
+        alone = float(np.maximum(alone, float((found - expected).abs().max()) / scale))  # keeps a NaN
         if beside > length:
             both = torch.full((2, beside), int(before.config.pad_token_id or 0))
             both[0] = torch.randint(5, vocabulary, (beside,), generator=generator)
@@ -146,5 +150,5 @@ def _difference(before: PreTrainedModel, after: PreTrainedModel, original: int, 
             mask = torch.ones_like(both)
             mask[1, length:] = 0
             found = base_of(after)(input_ids=both, attention_mask=mask).last_hidden_state[1:, :length]
-            batched = max(batched, float((found - expected).abs().max()) / scale)
+            batched = float(np.maximum(batched, float((found - expected).abs().max()) / scale))
     return {"alone": alone, "beside_a_longer_text": batched}

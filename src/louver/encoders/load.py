@@ -24,7 +24,7 @@ def load(
     *,
     pattern: Pattern | str | None = None,
     max_length: int | None = None,
-    override: bool = False,
+    override: bool | None = None,
     trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, Any]:
     """Load a model and its tokenizer, with louver's attention under the model.
@@ -33,7 +33,8 @@ def load(
         name: a directory (a bundle too) or a name on the Hugging Face hub.
         pattern: exactly this pattern, at every length; None takes the one in the checkpoint's config, or full.
         max_length: tokens to read, specials included; the position table is tiled if it is shorter.
-        override: let the pattern replace a model's own local layers (ModernBERT) instead of meeting them.
+        override: let the pattern replace a model's own local layers (ModernBERT) instead of meeting them; None takes
+            what the checkpoint's config says.
         trust_remote_code: run code from the checkpoint; off unless you have read it.
 
     Returns:
@@ -48,7 +49,8 @@ def load(
         positions.extend(model, max_length)
         tokenizer.model_max_length = max_length
     chosen = pattern if pattern is not None else getattr(model.config, "louver_pattern", "full")
-    return plug(model, chosen, override=override), tokenizer
+    kept = getattr(model.config, "louver_override", False)
+    return plug(model, chosen, override=kept if override is None else override), tokenizer
 
 
 def load_plain(

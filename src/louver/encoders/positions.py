@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from louver.attention.gathered import BLOCK
 from louver.encoders.plug import base_of, family_of
 from louver.errors import OptionError
 
@@ -27,7 +28,7 @@ def length(model: PreTrainedModel) -> int:
 
 
 def extend(model: PreTrainedModel, max_length: int) -> None:
-    """Let a model's positions reach `max_length` tokens, in place; a table that is long enough stays as it is.
+    """Let a model's positions reach at least `max_length` tokens, in place; a table that is long enough stays as it is.
 
     Args:
         model: an encoder of a supported family, with or without a head.
@@ -41,6 +42,8 @@ def extend(model: PreTrainedModel, max_length: int) -> None:
     before, old = offset(model), length(model)
     if max_length <= old:
         return
+    # sparse graphs pad to whole blocks, and the padding needs rows too
+    max_length = -(-max_length // BLOCK) * BLOCK if max_length > BLOCK else max_length
     family = family_of(model.config)
     model.config.max_position_embeddings = max_length + before
     base_of(model).config.max_position_embeddings = max_length + before

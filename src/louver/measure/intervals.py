@@ -60,7 +60,7 @@ def relative_drop(metric: Metric, truth: np.ndarray, before: np.ndarray, after: 
 
     def drop(index: np.ndarray | slice) -> float:
         base = metric(truth[index], before[index])
-        return (base - metric(truth[index], after[index])) / base if base else 0.0
+        return (base - metric(truth[index], after[index])) / abs(base) if base else 0.0
 
     low, high = np.percentile([drop(i) for i in _resamples(len(truth), seed)], [2.5, 97.5])
     return Score(drop(slice(None)), float(low), float(high), len(truth))

@@ -118,7 +118,8 @@ class _Run:
                 self.say(f"refused: {step.verb}; the run goes on from {current.bundle.path.name}")
         if reference is None:
             raise RecipeError("a recipe needs a finetune step to have something to score; add '- finetune: {}'")
-        contenders = self._baselines(reference, made) + [self._bundle_contender(one) for one in made]
+        named = zip(_names([one.step.verb for one in made]), made, strict=True)
+        contenders = self._baselines(reference, made) + [self._bundle_contender(name, one) for name, one in named]
         scored = [c for c in contenders if c.bundle.card.task == "classify"]
         return write_report(
             self.directory,
@@ -126,7 +127,7 @@ class _Run:
             scored,
             self.data,
             metric_name=self.recipe.metric,
-            reference=reference.step.verb,
+            reference=next(c.name for c in scored if c.bundle is reference.bundle and c.kind == "bundle"),
             documents=self.recipe.measure.documents,
             rounds=self.recipe.measure.rounds,
             seed=self.recipe.seed,
@@ -188,9 +189,9 @@ class _Run:
         drop = relative_drop(scorer, after.truth, before.decisions, after.decisions, seed=self.recipe.seed)
         return judge(drop, self.recipe.max_drop)
 
-    def _bundle_contender(self, one: Made) -> Contender:
+    def _bundle_contender(self, name: str, one: Made) -> Contender:
         note = "" if one.verdict is None else str(one.verdict)
-        return Contender(one.step.verb, "bundle", one.bundle, accepted=one.accepted, note=note)
+        return Contender(name, "bundle", one.bundle, accepted=one.accepted, note=note)
 
     def _baselines(self, reference: Made, made: list[Made]) -> list[Contender]:
         """Make the baselines' bundles and say how each is run."""
@@ -217,7 +218,7 @@ class _Run:
             _, scorer = metric(task.kind, self.recipe.metric)
             thresholds = tuple(task.tune_thresholds(found.logits, found.truth, scorer))
         return Contender(
-            f"{spec.kind}-{length}",
+            f"{spec.kind}-{length}{'-trained' if spec.train else ''}",
             "baseline",
             bundle,
             baseline=spec.kind,
@@ -257,6 +258,11 @@ class _Kept:
                 f"{len(self._logits)} answers were kept for {len(texts)} texts; delete the run's validation/"
             )
         return self._logits
+
+
+def _names(verbs: list[str]) -> list[str]:
+    """Return the verbs, numbered from the second one of a kind."""
+    return [v if verbs[:i].count(v) == 0 else f"{v}-{verbs[:i].count(v) + 1}" for i, v in enumerate(verbs)]
 
 
 def _key(verb: str, settings: dict[str, Any], parent: str, rest: list[Any]) -> str:

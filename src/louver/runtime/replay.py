@@ -34,7 +34,8 @@ def replay(path: str | Path) -> dict[str, Any]:
     worst = 0.0
     for output, expected in zip(found, golden.outputs, strict=True):
         wanted = np.asarray(expected)
-        worst = max(worst, float(np.abs(output - wanted).max() / (1 + np.abs(wanted).max())))
+        gap = float(np.abs(output - wanted).max() / (1 + np.abs(wanted).max()))
+        worst = float(np.maximum(worst, gap))  # keeps a NaN
     then = bundle.card.history[-1].versions if bundle.card.history else {}
     result = {
         "bundle": str(path),
@@ -44,7 +45,7 @@ def replay(path: str | Path) -> dict[str, Any]:
         "versions_then": then,
         "versions_now": versions(),
     }
-    if worst > golden.tolerance:
+    if not worst <= golden.tolerance:
         raise BundleError(
             f"{path} answers its golden texts {worst:.1e} away, more than {golden.tolerance:.0e}; "
             f"it was written under {then}, this is {versions()}"

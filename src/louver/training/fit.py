@@ -65,7 +65,7 @@ class Learner(nn.Module):
             if not torch.isfinite(loss):
                 raise TrainingError(
                     f"loss is {loss.item()} at step {math.ceil(self.batches / self.accumulation)}; training stopped "
-                    "and wrote nothing. Lower the learning rate, or look for broken rows with 'louver info'"
+                    "and wrote nothing. Lower the learning rate, or look for broken rows"
                 )
         return {"loss": loss, "logits": logits}
 
