@@ -95,6 +95,27 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_that_do_not_fit_are_one_line_too(tmp_path: Path) -> None:
+    code = f"""
+import resource, torch
+from pathlib import Path
+from safetensors.torch import save_file
+from louver.bundle import writing
+from louver.errors import StorageError
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    with writing(Path({str(tmp_path)!r}) / "b") as draft:
+        save_file({{"w": torch.zeros(10000)}}, draft / "model.safetensors")
+except StorageError as error:
+    print("ok", error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("ok could not write"), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_kill_leaves_no_bundle_and_the_next_writer_tidies(tmp_path: Path) -> None:
     code = f"""
 import os, signal

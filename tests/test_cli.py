@@ -62,6 +62,7 @@ def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (("info", tmp_path), "is no bundle"),
         (("run", tmp_path / "no.yaml"), "is not a file"),
         (("extend", tmp_path, "--into", tmp_path / "x"), "cannot load"),
+        (("finetune", "a", "b", "--into", "c", "--batch-size", "0"), "--batch-size: input should be greater than or"),
         (("distill", "a", "b", "--into", "c", "--layers", "two"), "--layers is a number or a list"),
         (("data", tmp_path, "minilm"), "unknown sample 'minilm'; did you mean 'minilm-l"),
     ):

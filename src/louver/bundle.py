@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
 
 from louver.errors import BundleError, StorageError
 
@@ -181,6 +182,9 @@ def writing(into: str | Path, *, replace: bool = False) -> Iterator[Path]:
         if isinstance(error, StorageError) or error.errno is None:
             raise
         raise _storage(target, error) from error
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        shutil.rmtree(draft, ignore_errors=True)
+        raise StorageError(f"could not write {target}: {error}; nothing was left behind, free space") from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise

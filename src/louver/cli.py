@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -54,10 +55,10 @@ def _command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
                 function(*args, **kwargs)
-            except LouverError as error:
+            except (LouverError, ValidationError) as error:
                 if _debug:
                     raise
-                err.print(f"[red]error[/red] {_escaped(str(error))}", highlight=False)
+                err.print(f"[red]error[/red] {_escaped(_one_line(error))}", highlight=False)
                 raise typer.Exit(2) from None
 
         name = function.__name__.removesuffix("_")
@@ -65,6 +66,15 @@ def _command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
         return guarded
 
     return register
+
+
+def _one_line(error: LouverError | ValidationError) -> str:
+    """Say what an option got and what it wants."""
+    if isinstance(error, LouverError):
+        return str(error)
+    first = error.errors()[0]
+    name = ".".join(str(part).replace("_", "-") for part in first["loc"])
+    return f"--{name}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
 
 
 def _escaped(text: str) -> str:

@@ -113,6 +113,7 @@ def test_a_step_over_the_budget_is_refused(
         ({"steps": [{"export": {}, "quantize": {}}]}, r"steps\[0\]: .*exactly one verb"),
         ({"steps": []}, "steps: "),
         ({"name": "../up"}, "name: "),
+        ({"data": {"path": "x", "group": "g"}}, "data: .*by must be 'group' for the columns given, got 'random'"),
     ],
 )
 def test_bad_recipes_name_the_path(

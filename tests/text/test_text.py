@@ -102,6 +102,17 @@ def test_bad_files(tmp_path: Path) -> None:
         RowWriter(tmp_path / "c.xls")
 
 
+def test_spreadsheets_marks_and_broken_lines(tmp_path: Path) -> None:
+    (tmp_path / "bom.csv").write_text("text,label\na,b\n", "utf-8-sig")
+    assert list(read_rows(tmp_path / "bom.csv")) == [{"text": "a", "label": "b"}]
+    (tmp_path / "latin.csv").write_bytes("text\ncaf\u00e9\n".encode("latin1"))
+    with pytest.raises(DataError, match=r"latin.csv is not UTF-8"):
+        list(read_rows(tmp_path / "latin.csv"))
+    (tmp_path / "ragged.csv").write_text("text\na,b\n")
+    with pytest.raises(DataError, match="line 2: more cells than columns"):
+        list(read_rows(tmp_path / "ragged.csv"))
+
+
 def test_a_failed_row_with_a_surrogate_can_be_written(tmp_path: Path) -> None:
     for suffix in (".jsonl", ".csv", ".parquet"):
         with RowWriter(tmp_path / f"rows{suffix}") as writer:

@@ -38,6 +38,15 @@ class DataSpec(_Closed):
     limits: dict[Literal["train", "validation", "test"], int] = {}
     """Use the first so many shuffled rows of a part."""
 
+    @model_validator(mode="after")
+    def _column_fits_split(self) -> DataSpec:
+        wanted = "group" if self.group else "date" if self.date else "random"
+        if self.group and self.date:
+            raise ValueError("give group or date, not both")
+        if self.by != wanted:
+            raise ValueError(f"by must be {wanted!r} for the columns given, got {self.by!r}")
+        return self
+
 
 class ExtendOptions(_Closed):
     """Settings of `louver.extend`."""

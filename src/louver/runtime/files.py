@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from louver.errors import DataError
@@ -43,6 +43,8 @@ def predict_file(
         raise DataError(f"{target} is the file that is read; give another one to write")
     counts = Counts()
     rows = _rows(source, column)
+    first = list(islice(rows, 1))  # a wrong column must not cost an old target
+    rows = chain(first, rows)
     with ExitStack() as stack:
         writer = stack.enter_context(RowWriter(target)) if target is not None else None
         while part := list(islice(rows, chunk)):

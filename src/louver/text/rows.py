@@ -60,8 +60,16 @@ def _read_json_lines(file: Path) -> Iterator[Row]:
 
 def _read_csv(file: Path) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)
-    with file.open(encoding="utf8", newline="") as stream:
-        yield from csv.DictReader(stream, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+    # utf-8-sig: spreadsheets put a byte order mark before the first column's name
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        reader = csv.DictReader(stream, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+        try:
+            for row in reader:
+                if None in row:
+                    raise DataError(f"{file}, line {reader.line_num}: more cells than columns; quote cells with commas")
+                yield row
+        except UnicodeDecodeError as error:
+            raise DataError(f"{file} is not UTF-8 ({error.reason}); save it as UTF-8") from error
 
 
 class RowWriter:
