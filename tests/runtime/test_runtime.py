@@ -163,7 +163,9 @@ def test_files(exported: Bundle, tmp_path: Path, suffix: str) -> None:
             predict_file(predictor, source, tmp_path / "x.jsonl", column="body")
     found = list(read_rows(target))
     assert [row["text"] for row in found] == [row["text"] for row in rows]
-    assert all(row["label"] for row in found[:5])
+    assert [row["label"] for row in found] == [row["label"] for row in rows]  # the user's own
+    assert all(row["predicted_label"] in exported.card.labels for row in found[:5])
+    assert not found[5].get("predicted_label")
     assert "is empty" in found[5]["error"]
 
 

@@ -22,7 +22,15 @@ def test_three_disjoint_parts_by_seed() -> None:
     assert one.test != other.test
     texts = [e.text for part in (one.train, one.validation, one.test) for e in part]
     assert len(texts) == len(set(texts)) == 100
-    assert one.limited({"test": 3}).test == one.test[:3]
+    assert make_splits(examples(100), limits={"test": 3}).test == one.test[:3]
+
+
+def test_limits_come_before_the_checks() -> None:
+    rows = [(Example(f"t{i}", "ab"[i % 2]), "train") for i in range(40)] + [(Example("x", "c"), "train")] * 2
+    rows += [(Example(f"u{i}", "abc"[i % 3]), "test") for i in range(9)]
+    with pytest.raises(DataError, match=r"never occurs in training|one training example"):
+        make_splits(rows, limits={"train": 5})
+    assert len(make_splits(rows, limits={"train": 30}, drop=["unseen", "rare", "duplicates"]).test) >= 6
 
 
 def test_groups_stay_together_and_dates_rise() -> None:

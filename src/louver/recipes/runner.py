@@ -88,8 +88,9 @@ class _Run:
         spec = self.recipe.data
         columns = Columns(spec.text, spec.label, spec.split, spec.group, spec.date)
         found = read_examples(spec.path, columns)
-        splits = make_splits(found, seed=self.recipe.seed, shares=spec.shares, by=spec.by, drop=spec.drop)
-        splits = splits.limited(dict(spec.limits))
+        splits = make_splits(
+            found, seed=self.recipe.seed, shares=spec.shares, by=spec.by, drop=spec.drop, limits=dict(spec.limits)
+        )
         counts = f"{len(splits.train)} training, {len(splits.validation)} validation, {len(splits.test)} test texts"
         dropped = {k: v for k, v in splits.dropped.items() if v}
         self.say(f"data: {counts}" + (f", dropped {dropped}" if dropped else ""))
@@ -162,6 +163,8 @@ class _Run:
         if parent is None:
             raise RecipeError(f"{step.verb} has nothing to start from; begin the steps with '- extend: {{}}'")
         name, progress = self.recipe.metric, self.progress
+        if isinstance(options, TrainingOptions) and "seed" not in options.model_fields_set:
+            options = options.model_copy(update={"seed": self.recipe.seed})
         if isinstance(options, DistillOptions):
             return distill(parent.bundle, self.data, into=into, options=options, metric_name=name, progress=progress)
         if isinstance(options, TrainingOptions):

@@ -29,6 +29,8 @@ def predict_file(
 ) -> Counts:
     """Answer every row of a file; each is written with its own columns and the answer's, failed ones with ``error``.
 
+    A column of the answer that the file has already is written as ``predicted_<name>``, so that nothing is lost.
+
     Args:
         predictor: that answers.
         source: CSV, TSV, JSONL or Parquet file; or a .txt file, which is one text.
@@ -45,6 +47,7 @@ def predict_file(
     rows = _rows(source, column)
     first = list(islice(rows, 1))  # a wrong column must not cost an old target
     rows = chain(first, rows)
+    taken = set(first[0]) if first else set()
     with ExitStack() as stack:
         writer = stack.enter_context(RowWriter(target)) if target is not None else None
         while part := list(islice(rows, chunk)):
@@ -55,7 +58,8 @@ def predict_file(
                 counts.failed += prediction.error is not None
                 counts.cut += prediction.tokens_cut > 0 and prediction.error is None
                 if writer is not None:
-                    writer.write({**row, **_all_columns(answer, target)})
+                    found = _all_columns(answer, target)
+                    writer.write({**row, **{f"predicted_{k}" if k in taken else k: v for k, v in found.items()}})
                 else:
                     sys.stdout.write(json.dumps(answer) + "\n")
     return counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -62,11 +62,6 @@ class Splits:
         """Return one of the three lists by its name."""
         found: list[Example] = getattr(self, name)
         return found
-
-    def limited(self, limits: dict[Part, int]) -> Splits:
-        """Keep the first so many examples of some parts (they are shuffled already)."""
-        kept = {name: self.part(name)[: limits.get(name)] for name in PARTS}
-        return Splits(kept["train"], kept["validation"], kept["test"], self.dropped)
 
 
 def read_examples(path: str | Path, columns: Columns) -> list[tuple[Example, str]]:
@@ -134,6 +129,7 @@ def make_splits(
     shares: tuple[float, float] = (0.15, 0.15),
     by: Literal["random", "group", "date"] = "random",
     drop: Sequence[str] = (),
+    limits: Mapping[Part, int] | None = None,
 ) -> Splits:
     """Split examples into three parts, and check that the parts can be trusted.
 
@@ -146,6 +142,7 @@ def make_splits(
         by: "random"; "group" keeps each group in one part; "date" puts the latest rows into test, those before
             into validation.
         drop: faults to drop instead of refusing: any of duplicates, empty, rare, unseen.
+        limits: keep the first so many shuffled examples of some parts, before the parts are checked.
 
     Raises:
         DataError: if a test row is also in training, a label of test or validation is unseen in training, or a class
@@ -164,7 +161,9 @@ def make_splits(
     parts["train"] = pool
     rng = np.random.default_rng(seed)
     shuffled = {name: [rows[i] for i in rng.permutation(len(rows))] for name, rows in parts.items()}
-    cleaned = _check_parts(shuffled, drop, dropped)
+    caps: dict[str, int] = {str(name): limit for name, limit in (limits or {}).items()}
+    kept_parts = {name: rows[: caps.get(name)] for name, rows in shuffled.items()}
+    cleaned = _check_parts(kept_parts, drop, dropped)
     return Splits(cleaned["train"], cleaned["validation"], cleaned["test"], dict(dropped))
 
 
