@@ -34,6 +34,18 @@ def test_it_learns_and_says_how(tuned: Bundle) -> None:
     assert record.parents
 
 
+def test_an_epoch_is_scored_on_its_own_labels(long_bundle: Bundle, tmp_path: Path) -> None:
+    """Texts of many lengths: the Trainer evaluates them in another order than they were given."""
+    rows = [row for i in range(150) for row in colour_rows(1, seed=i, words=3 + i % 40)]
+    data = make_splits(read_examples(write_jsonl(tmp_path / "d.jsonl", rows), Columns()))
+    options = TrainingOptions(epochs=4, probe=False, head_learning_rate=1e-2, **QUICK)
+    bundle = finetune(long_bundle, data, into=tmp_path / "b", options=options, progress=False)
+    numbers = bundle.card.history[-1].numbers
+    best = max(entry["score"] for entry in numbers["epochs"])
+    assert best > 0.6  # a third would be chance
+    assert numbers["validation"]["accuracy"]["value"] == pytest.approx(best, abs=1e-3)
+
+
 def test_same_seed_same_model(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
     data = splits(colours)
     made = [

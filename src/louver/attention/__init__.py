@@ -4,11 +4,11 @@ from louver.errors import need_extra
 
 need_extra("train", "torch")
 
-from louver.attention.attend import BACKENDS, Choice, attend, choose  # noqa: E402
-from louver.attention.masks import from_additive, from_zero_one  # noqa: E402
-from louver.attention.module import SelfAttention  # noqa: E402
-from louver.attention.padding import Padding  # noqa: E402
-from louver.attention.request import Backend, Request  # noqa: E402
+from louver.attention.attend import BACKENDS, Choice, attend, choose
+from louver.attention.masks import from_additive, from_zero_one
+from louver.attention.module import SelfAttention
+from louver.attention.padding import Padding
+from louver.attention.request import Backend, Request
 
 __all__ = [
     "BACKENDS",

@@ -4,7 +4,7 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "transformers")
 
-from louver.compression.distill import DistillOptions, distill  # noqa: E402
-from louver.compression.quantize import QuantizeOptions, quantize  # noqa: E402
+from louver.compression.distill import DistillOptions, distill
+from louver.compression.quantize import QuantizeOptions, quantize
 
 __all__ = ["DistillOptions", "QuantizeOptions", "distill", "quantize"]

@@ -4,6 +4,6 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "transformers")
 
-from louver.export.onnx import export  # noqa: E402
+from louver.export.onnx import export
 
 __all__ = ["export"]

@@ -4,7 +4,7 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "transformers", "sklearn")
 
-from louver.recipes.runner import run  # noqa: E402
-from louver.recipes.schema import Recipe, read_recipe  # noqa: E402
+from louver.recipes.runner import run
+from louver.recipes.schema import Recipe, read_recipe
 
 __all__ = ["Recipe", "read_recipe", "run"]

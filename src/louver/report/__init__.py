@@ -4,8 +4,8 @@ from louver.errors import need_extra
 
 need_extra("report", "plotly")
 
-from louver.report.contenders import Contender  # noqa: E402
-from louver.report.page import table_rows  # noqa: E402
-from louver.report.write import write_report  # noqa: E402
+from louver.report.contenders import Contender
+from louver.report.page import table_rows
+from louver.report.write import write_report
 
 __all__ = ["Contender", "table_rows", "write_report"]

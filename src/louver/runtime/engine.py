@@ -90,8 +90,8 @@ class OnnxEngine:
 def _share_arena() -> None:
     """Register one arena for all sessions of this process.
 
-    Without an arena every large tensor is fresh pages from the system, which took a third of the time at 4,096 tokens;
-    with one a session, that doubles when it grows, memory was several times what a call needs.
+    Without an arena every large tensor is fresh pages from the system: 1.8 s instead of 1.2 for 4,096 tokens on one
+    thread. The default arena of each session doubles when it grows; this one takes what is asked.
     """
     import onnxruntime
 

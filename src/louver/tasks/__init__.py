@@ -4,8 +4,8 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "sklearn")
 
-from louver.tasks.classify import Classification  # noqa: E402
-from louver.tasks.data import Columns, Example, Splits, make_splits, read_examples  # noqa: E402
-from louver.tasks.metrics import METRICS, metric  # noqa: E402
+from louver.tasks.classify import Classification
+from louver.tasks.data import Columns, Example, Splits, make_splits, read_examples
+from louver.tasks.metrics import METRICS, metric
 
 __all__ = ["METRICS", "Classification", "Columns", "Example", "Splits", "make_splits", "metric", "read_examples"]

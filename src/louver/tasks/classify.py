@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -127,7 +126,10 @@ class Classification:
                 thresholds[label] = 0.5 if 0.5 in winners else float(np.median(winners))
         return [round(float(t), 4) for t in thresholds]
 
+    def tuned_score(self, score: Metric) -> Callable[[np.ndarray, np.ndarray], float]:
+        """Return a function of (logits, targets) that scores decisions at their best thresholds."""
 
-def as_tensor(targets: np.ndarray) -> Tensor:
-    """Return targets as a tensor of the dtype that the loss wants."""
-    return torch.from_numpy(targets)
+        def best(logits: np.ndarray, targets: np.ndarray) -> float:
+            return score(targets, self.decisions(logits, self.tune_thresholds(logits, targets, score)))
+
+        return best

@@ -4,7 +4,7 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "transformers", "accelerate")
 
-from louver.training.finetune import finetune  # noqa: E402
-from louver.training.options import TrainingOptions  # noqa: E402
+from louver.training.finetune import finetune
+from louver.training.options import TrainingOptions
 
 __all__ = ["TrainingOptions", "finetune"]

@@ -85,7 +85,7 @@ def finetune(
         objective,
         train,
         validation,
-        lambda logits: scorer(truth, task.decisions(logits, task.tune_thresholds(logits, truth, scorer))),
+        task.tuned_score(scorer),
         options,
         pad_id=tokenizer.pad_id,
         progress=progress,

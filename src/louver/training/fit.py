@@ -96,7 +96,7 @@ def fit(
     objective: Objective,
     train: Sequence[Feature],
     validation: Sequence[Feature],
-    score: Callable[[np.ndarray], float],
+    score: Callable[[np.ndarray, np.ndarray], float],
     options: TrainingOptions,
     *,
     pad_id: int = 0,
@@ -109,7 +109,7 @@ def fit(
         objective: loss and outputs of a batch.
         train: features with ``input_ids`` and whatever the objective reads.
         validation: the same, for the score.
-        score: maps (n, outputs) validation logits to the number that is to rise.
+        score: maps (n, outputs) logits and their targets, in one order, to the number that is to rise.
         options: how to train.
         pad_id: id of padding.
         progress: show progress bars.
@@ -117,7 +117,8 @@ def fit(
     Raises:
         TrainingError: if the loss stops being a number.
     """
-    start = score(answers(reader, validation, pad_id)) if options.probe or not options.epochs else None
+    truth = np.stack([feature["labels"] for feature in validation])
+    start = score(answers(reader, validation, pad_id), truth) if options.probe or not options.epochs else None
     if not options.epochs:
         return Fit([{"epoch": 0.0, "score": start or 0.0}], 0)
     before = copy.deepcopy(reader.state_dict()) if start is not None else None
@@ -132,7 +133,8 @@ def fit(
             data_collator=collate(pad_id),
             train_dataset=list(train),
             eval_dataset=list(validation),
-            compute_metrics=lambda found: {"score": score(np.asarray(found.predictions))},
+            # with group_by_length the Trainer reorders evaluation too: logits belong to its labels, not to our order
+            compute_metrics=lambda found: {"score": score(np.asarray(found.predictions), np.asarray(found.label_ids))},
             callbacks=[transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)],
             optimizers=(_optimizer(reader, options), None),
         )
