@@ -79,6 +79,45 @@ def test_existing_is_kept_unless_replaced(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_replacement_that_fails_or_dies_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = make(tmp_path / "b")
+    real = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name.endswith(".partial"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(StorageError, match="Input/output error"), writing(tmp_path / "b", replace=True) as draft:
+        write_card(draft, Card(max_length=7, original_length=7))
+    monkeypatch.undo()
+    assert Bundle.open(tmp_path / "b").digest == old.digest
+    # killed between the two renames: the owner is gone, the old bundle waits under its hidden name
+    (tmp_path / "b").rename(tmp_path / ".b.999999999-x.old")
+    assert Bundle.open(tmp_path / "b").digest == old.digest
+    shutil.copytree(tmp_path / "b", tmp_path / ".b.999999999-x.old")
+    assert Bundle.open(tmp_path / "b").digest == old.digest
+    assert [p.name for p in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_bundle_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+    late = writing(tmp_path / "b")
+    write_card(late.__enter__(), Card(max_length=7, original_length=7))
+    make(tmp_path / "b")
+    with pytest.raises(BundleError, match="appeared while it was being written"):
+        late.__exit__(None, None, None)
+    assert Bundle.open(tmp_path / "b").card.max_length == 512
+
+
+def test_a_manifest_that_is_none(tmp_path: Path) -> None:
+    make(tmp_path / "b")
+    for content in (b"\xff\xfe", b"[]", b"{"):
+        (tmp_path / "b" / "manifest.json").write_bytes(content)
+        with pytest.raises(BundleError, match="write the bundle again"):
+            Bundle.open(tmp_path / "b")
+
+
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), writing(tmp_path / "b"):
         raise RuntimeError

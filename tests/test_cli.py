@@ -90,6 +90,9 @@ def test_predict_evaluate_check_and_info(exported: Bundle, colours: Path, tmp_pa
     code, out, _ = call("evaluate", exported.path, colours, "--json", tmp_path / "e.json")
     assert code == 0
     assert json.loads((tmp_path / "e.json").read_text()) == json.loads(out)
+    code, _, err = call("evaluate", exported.path, colours, "--baseline", "dens")
+    assert code == 2
+    assert "unknown baseline 'dens'; did you mean 'dense'" in err
     assert call("check", exported.path)[0] == 0
     code, out, _ = call("info", exported.path)
     assert json.loads(out)["labels"] == exported.card.labels

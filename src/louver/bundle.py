@@ -14,13 +14,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
 
-from louver.errors import BundleError, StorageError
+from louver.errors import BundleError
+from louver.storage import storing
 
 CARD = "louver.json"
 MANIFEST = "manifest.json"
@@ -111,6 +112,7 @@ class Bundle:
             BundleError: if it is no bundle, of a newer schema, or a file is missing or changed.
         """
         root = Path(path)
+        _recover(root)
         if not (root / CARD).is_file() or not (root / MANIFEST).is_file():
             raise BundleError(
                 f"{root} is no bundle: it lacks {CARD} or {MANIFEST}; make one with 'louver extend' or 'louver run'"
@@ -125,7 +127,7 @@ class Bundle:
                     "upgrade louver"
                 )
             card = Card.model_validate(raw)
-        except (ValidationError, json.JSONDecodeError, AttributeError) as error:
+        except (ValidationError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
             reason = str(error).splitlines()[0]
             raise BundleError(f"{root / CARD} cannot be read ({reason}); write the bundle again") from error
         return cls(root, card, _sha256(root / MANIFEST))
@@ -154,40 +156,53 @@ def writing(into: str | Path, *, replace: bool = False) -> Iterator[Path]:
         StorageError: if the disk is full or refuses.
     """
     target = Path(into)
+    _recover(target)
     if target.exists() and not replace:
         raise BundleError(f"{target} exists; choose another directory, or delete it first")
-    try:
+    with storing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(target)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.{os.getpid()}-", suffix=".partial", dir=target.parent))
-    except OSError as error:
-        raise _storage(target, error) from error
-    try:
-        yield draft
-        manifest = {str(f.relative_to(draft).as_posix()): _sha256(f) for f in sorted(draft.rglob("*")) if f.is_file()}
-        (draft / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf8")
-        draft.chmod(0o755)
-        for file in [*draft.rglob("*"), draft]:
-            _sync(file)
-        if target.exists():
-            old = draft.with_suffix(".old")
-            target.rename(old)
-            draft.rename(target)
-            shutil.rmtree(old)
-        else:
-            draft.rename(target)
-        _sync(target.parent)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        if isinstance(error, StorageError) or error.errno is None:
+        try:
+            yield draft
+            manifest = {f.relative_to(draft).as_posix(): _sha256(f) for f in sorted(draft.rglob("*")) if f.is_file()}
+            (draft / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf8")
+            draft.chmod(0o755)
+            for file in [*draft.rglob("*"), draft]:
+                _sync(file)
+            _put(draft, target, replace=replace)
+            _sync(target.parent)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
             raise
-        raise _storage(target, error) from error
-    except SafetensorError as error:  # what safetensors makes of a full disk
-        shutil.rmtree(draft, ignore_errors=True)
-        raise StorageError(f"could not write {target}: {error}; nothing was left behind, free space") from error
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _put(draft: Path, target: Path, *, replace: bool) -> None:
+    """Rename a draft to its target; an old bundle steps aside, and back if the draft cannot take its place."""
+    if not target.exists():
+        draft.rename(target)
+        return
+    if not replace:
+        raise BundleError(f"{target} appeared while it was being written; choose another directory")
+    old = draft.with_suffix(".old")
+    target.rename(old)
+    try:
+        draft.rename(target)
+    except OSError:
+        old.rename(target)
         raise
+    shutil.rmtree(old)
+
+
+def _recover(target: Path) -> None:
+    """Put an old bundle back that a killed writer had moved aside, and remove one that was replaced."""
+    for old in target.parent.glob(f".{escape(target.name)}.*-*.old"):
+        if _owner_lives(old, target):
+            continue
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(target)
 
 
 def write_card(draft: Path, card: Card) -> None:
@@ -198,8 +213,10 @@ def write_card(draft: Path, card: Card) -> None:
 def _verify(root: Path) -> None:
     try:
         manifest: dict[str, str] = json.loads((root / MANIFEST).read_text("utf8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or no UTF-8
         raise BundleError(f"{root / MANIFEST} cannot be read; write the bundle again") from error
+    if not isinstance(manifest, dict):
+        raise BundleError(f"{root / MANIFEST} is no manifest; write the bundle again")
     for name, expected in manifest.items():
         file = root / name
         if not file.is_file():
@@ -228,13 +245,20 @@ def _sync(path: Path) -> None:
 
 def _remove_stale(target: Path) -> None:
     """Remove what killed writers of this bundle left; a writer that lives keeps its draft."""
-    for draft in target.parent.glob(f".{target.name}.*-*.partial"):
-        owner = draft.name[len(target.name) + 2 :].split("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
+    for draft in target.parent.glob(f".{escape(target.name)}.*-*.partial"):
+        if not _owner_lives(draft, target):
             shutil.rmtree(draft, ignore_errors=True)
 
 
+def _owner_lives(draft: Path, target: Path) -> bool:
+    """Say whether the process that a draft's name carries may still run."""
+    owner = draft.name[len(target.name) + 2 :].split("-")[0]
+    return not owner.isdigit() or _alive(int(owner))
+
+
 def _alive(pid: int) -> bool:
+    if os.name == "nt":  # there, os.kill would end the process instead of asking for it
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -242,10 +266,3 @@ def _alive(pid: int) -> bool:
     except OSError:
         return True
     return True
-
-
-def _storage(target: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"could not write {target}: {error.strerror or error}; nothing was left behind, "
-        "free space or choose another disk"
-    )

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 from pydantic import ValidationError
@@ -15,6 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from louver.errors import LouverError, OptionError
+from louver.storage import write_text
+
+if TYPE_CHECKING:
+    from louver.tasks import Columns
 
 P = ParamSpec("P")
 app = typer.Typer(
@@ -87,7 +91,7 @@ def _say(text: str) -> None:
 
 def _save_json(file: Path | None, data: Any) -> None:
     if file is not None:
-        file.write_text(json.dumps(data, indent=1, ensure_ascii=False), "utf8")
+        write_text(file, json.dumps(data, indent=1, ensure_ascii=False))
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -141,12 +145,11 @@ def extend(
     _done(make(name, into=into, max_length=max_length, pattern=pattern, trust_remote_code=trust_remote_code, **options))
 
 
-def _splits(data: Path, text: str, label: str, split: str, group: str, date: str, drop: str, seed: int) -> Any:
-    from louver.tasks import Columns, make_splits, read_examples
+def _splits(data: Path, columns: Columns, drop: str, seed: int) -> Any:
+    from louver.tasks import make_splits, read_examples
 
-    found = read_examples(data, Columns(text, label, split, group, date))
-    by = "group" if group else "date" if date else "random"
-    return make_splits(found, seed=seed, by=by, drop=[word for word in drop.split(",") if word])  # type: ignore[arg-type]
+    by: Any = "group" if columns.group else "date" if columns.date else "random"
+    return make_splits(read_examples(data, columns), seed=seed, by=by, drop=[word for word in drop.split(",") if word])
 
 
 SplitColumn = Annotated[str, typer.Option("--split", help="Column that names train, validation and test.")]
@@ -154,6 +157,14 @@ GroupColumn = Annotated[str, typer.Option("--group", help="Column whose values s
 DateColumn = Annotated[str, typer.Option("--date", help="Column to split by in time.")]
 Drop = Annotated[str, typer.Option("--drop", help="Faults to drop: duplicates,empty,rare,unseen.")]
 Seed = Annotated[int, typer.Option("--seed", help="Of split, shuffle and training.")]
+Labels = Annotated[str, typer.Option("--labels", help="What labels are: auto, names or numbers.")]
+Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the training texts at most; 0: the head alone.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", help="Texts a step.")]
+LearningRate = Annotated[float, typer.Option("--learning-rate", help="Of the encoder.")]
+MaxLength = Annotated[int | None, typer.Option("--max-length", help="Tokens to train on; the bundle's if left out.")]
+Accumulation = Annotated[int, typer.Option("--accumulation", help="Batches a step.")]
+Checkpointing = Annotated[bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")]
+ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give every class the same say.")]
 MetricName = Annotated[str | None, typer.Option("--metric", help="The kind's default if left out.")]
 
 
@@ -169,16 +180,18 @@ def finetune(
     date: DateColumn = "",
     drop: Drop = "",
     metric: MetricName = None,
-    epochs: Annotated[int, typer.Option(help="Passes at most.")] = 3,
-    batch_size: Annotated[int, typer.Option(help="Texts a step.")] = 16,
-    learning_rate: Annotated[float, typer.Option(help="Of the encoder.")] = 5e-5,
-    max_length: Annotated[int | None, typer.Option(help="Tokens to train on; the bundle's if left out.")] = None,
-    accumulation: Annotated[int, typer.Option(help="Batches a step.")] = 1,
-    gradient_checkpointing: Annotated[bool, typer.Option(help="Less memory, more time.")] = False,
-    class_weights: Annotated[bool, typer.Option(help="Give every class the same say.")] = False,
+    labels: Labels = "auto",
+    epochs: Epochs = 3,
+    batch_size: BatchSize = 16,
+    learning_rate: LearningRate = 5e-5,
+    max_length: MaxLength = None,
+    accumulation: Accumulation = 1,
+    gradient_checkpointing: Checkpointing = False,
+    class_weights: ClassWeights = False,
     seed: Seed = 0,
 ) -> None:
     """Teach a bundle a classification: one label, several labels, or a number."""
+    from louver.tasks import Columns
     from louver.training import TrainingOptions
     from louver.training import finetune as train
 
@@ -192,7 +205,7 @@ def finetune(
         class_weights=class_weights,
         seed=seed,
     )
-    splits = _splits(data, text, label, split, group, date, drop, seed)
+    splits = _splits(data, Columns(text, label, split, group, date, labels), drop, seed)
     _done(train(bundle, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty()))
 
 
@@ -209,10 +222,14 @@ def distill(
     date: DateColumn = "",
     drop: Drop = "",
     metric: MetricName = None,
-    epochs: Annotated[int, typer.Option(help="Passes at most.")] = 3,
-    batch_size: Annotated[int, typer.Option(help="Texts a step.")] = 16,
-    learning_rate: Annotated[float, typer.Option(help="Of the student.")] = 5e-5,
-    max_length: Annotated[int | None, typer.Option(help="Tokens to train on.")] = None,
+    labels: Labels = "auto",
+    epochs: Epochs = 3,
+    batch_size: BatchSize = 16,
+    learning_rate: LearningRate = 5e-5,
+    max_length: MaxLength = None,
+    accumulation: Accumulation = 1,
+    gradient_checkpointing: Checkpointing = False,
+    class_weights: ClassWeights = False,
     temperature: Annotated[float, typer.Option(help="Softens the teacher's answers.")] = 2.0,
     alpha: Annotated[float, typer.Option(help="Weight of the teacher against the labels.")] = 0.5,
     hidden: Annotated[float, typer.Option(help="Weight of the teacher's token states.")] = 0.0,
@@ -221,6 +238,7 @@ def distill(
     """Train a student of some of a bundle's layers on its answers."""
     from louver.compression import DistillOptions
     from louver.compression import distill as teach
+    from louver.tasks import Columns
 
     numbers = [int(part) for part in layers.split(",") if part.strip().isdigit()]
     if len(numbers) != len(layers.split(",")):
@@ -231,12 +249,15 @@ def distill(
         batch_size=batch_size,
         learning_rate=learning_rate,
         max_length=max_length,
+        accumulation=accumulation,
+        gradient_checkpointing=gradient_checkpointing,
+        class_weights=class_weights,
         temperature=temperature,
         alpha=alpha,
         hidden=hidden,
         seed=seed,
     )
-    splits = _splits(data, text, label, split, group, date, drop, seed)
+    splits = _splits(data, Columns(text, label, split, group, date, labels), drop, seed)
     _done(teach(teacher, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty()))
 
 
@@ -270,6 +291,14 @@ def evaluate(
     label: LabelColumn = "label",
     metric: MetricName = None,
     truncate: Truncate = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Answer as transformers with SDPA would: truncated, windows or dense.")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens a call of a baseline; the bundle's if left out.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Texts a call of a baseline.")] = 8,
+    thresholds: Annotated[str, typer.Option(help="Of several labels, instead of the bundle's: 0.4,0.5,0.6.")] = "",
     json_file: JsonFile = None,
 ) -> None:
     """Score a bundle on labelled rows, all of them, with a bootstrap interval."""
@@ -277,8 +306,18 @@ def evaluate(
     from louver.measure.evaluate import evaluate as score
     from louver.tasks import Columns, read_examples
 
-    examples = [example for example, _ in read_examples(data, Columns(text, label))]
-    found = score(Bundle.open(bundle), examples, metric_name=metric, truncation=truncate)
+    opened = Bundle.open(bundle)
+    answers = None
+    if baseline is not None:
+        from louver.measure.baselines import Baseline
+
+        length = max_length or opened.card.max_length
+        answers = Baseline(opened, baseline, max_length=length, batch_size=batch_size)
+    labels: Any = "numbers" if opened.card.kind == "regression" else "names"
+    examples = [example for example, _ in read_examples(data, Columns(text, label, labels=labels))]
+    limits = [float(part) for part in thresholds.split(",")] if thresholds else None
+    options: dict[str, Any] = {"truncation": truncate, "answers": answers, "thresholds": limits}
+    found = score(opened, examples, metric_name=metric, **options)
     figures = {"bundle": str(bundle), "metric": found.metric, "score": found.score.to_json()}
     _save_json(json_file, figures)
     out.print_json(json.dumps(figures))
@@ -303,6 +342,8 @@ def predict(
     with Predictor(bundle, truncation=truncate, threads=threads) as predictor:
         counts = predict_file(predictor, source, target, column=text, chunk=chunk)
     _say(f"{counts.rows} rows, {counts.failed} failed, {counts.cut} cut")
+    if counts.left_out:
+        _say(f"not written, because the first row lacks them: {', '.join(counts.left_out)}; JSONL would take them")
     if counts.failed:
         raise typer.Exit(FAILED_ITEMS)
 

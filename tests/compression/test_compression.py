@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +30,19 @@ def test_a_student_of_fewer_layers_learns(tuned: Bundle, colours: Path, tmp_path
     assert student.size() < tuned.size()
     with louver.Predictor(student) as predictor:
         assert predictor.predict(["red rose fire"])[0].label in student.card.labels
+
+
+def test_a_student_reads_as_its_teacher_unless_told(tuned: Bundle, colours: Path, tmp_path: Path) -> None:
+    """Class weights reach the labels' part of the loss, windows are joined, and the card says how texts are read."""
+    data = make_splits(read_examples(colours, Columns()))
+    taught = replace(tuned, card=tuned.card.model_copy(update={"truncation": "tail"}))
+    quick: dict[str, Any] = {"layers": 1, "epochs": 1, "learning_rate": 1e-3, "max_length": 8}
+    student = distill(taught, data, into=tmp_path / "a", options=DistillOptions(**quick), progress=False)
+    assert student.card.truncation == "tail"
+    options = DistillOptions(**quick, truncation="window", class_weights=True, alpha=0.0)
+    student = distill(taught, data, into=tmp_path / "b", options=options, progress=False)
+    assert student.card.truncation == "window"
+    assert student.card.history[-1].numbers["validation"]["accuracy"]["value"] > 0.7
 
 
 def test_choice_of_layers() -> None:
@@ -76,5 +91,7 @@ def test_refusals(tuned: Bundle, int8: Bundle, long_bundle: Bundle, colours: Pat
     data = make_splits(read_examples(colours, Columns()))
     with pytest.raises(OptionError, match="has no classification"):
         distill(long_bundle, data, into=tmp_path / "q", options=DistillOptions(layers=1))
+    with pytest.raises(OptionError, match="reads 2048 tokens, got max_length=4096; extend it first"):
+        distill(tuned, data, into=tmp_path / "q", options=DistillOptions(layers=1, max_length=4096))
     with pytest.raises(OptionError, match="a student has 1 to 3 layers"):
         distill(tuned, data, into=tmp_path / "q", options=DistillOptions(layers=4))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,7 @@ def test_a_race_takes_turns() -> None:
 def test_texts_of_a_length() -> None:
     text = text_of_length(["one two three", "four five six seven"], 6, lambda t: len(t.split()) + 2)
     assert text == "one two three four"
+    assert text_of_length(["a b"], 7, lambda t: len(t.split()) + 2) == "a b a b a"
 
 
 def hold(megabytes: int) -> int:
@@ -112,6 +114,16 @@ def hold(megabytes: int) -> int:
 def test_peak_memory_is_the_work_own() -> None:
     ballast = bytearray(300_000_000)
     small, large = peak_memory_mb(hold, 1), peak_memory_mb(hold, 200)
+    assert small is not None
+    assert large is not None
     assert 150 < large - small < 260
     assert small < 700
     del ballast
+
+
+def end_at_once() -> None:
+    os._exit(9)
+
+
+def test_a_killed_process_has_no_peak() -> None:
+    assert peak_memory_mb(end_at_once) is None

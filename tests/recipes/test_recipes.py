@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from louver.bundle import Bundle
+from louver.bundle import Bundle, write_card, writing
 from louver.compression import distill
+from louver.encoders import read_bundle
 from louver.errors import RecipeError
 from louver.recipes import read_recipe, run
 from louver.recipes.lock import locked
@@ -76,15 +78,16 @@ def test_a_step_over_the_budget_is_refused(
     real = distill
 
     def broken(teacher: Bundle, data: Any, *, into: Path, **rest: Any) -> Bundle:
-        from louver.encoders import read_bundle
-        from louver.text import Tokenizer
-        from louver.training.finetune import save
-
         bundle = real(teacher, data, into=into.with_name(f"good-{into.name}"), **rest)
         reader = read_bundle(bundle)
         assert reader.head is not None
         reader.head.weight.data.neg_()
-        return save(reader, Tokenizer.open(bundle.path), bundle.card, bundle, into)
+        with writing(into) as draft:
+            reader.save(draft)
+            for file in bundle.path.glob("tokenizer*"):
+                shutil.copy(file, draft)
+            write_card(draft, bundle.card)
+        return Bundle.open(into)
 
     monkeypatch.setattr(runner, "distill", broken)
     raw = recipe(tiny, colours)
@@ -132,15 +135,39 @@ def test_recipes_that_are_none(tmp_path: Path) -> None:
         read_recipe(tmp_path / "bad.yaml")
 
 
-def test_steps_that_do_not_fit(tiny: Path, colours: Path, tmp_path: Path) -> None:
-    for steps, message in (
-        ([{"finetune": {}}], "finetune has nothing to start from"),
-        ([{"extend": {"max_length": 128}}], "needs a finetune step"),
-        ([{"extend": {"max_length": 128}}, {"extend": {"max_length": 256}}], "extend must be the first step"),
-    ):
-        raw = recipe(tiny, colours, steps=steps)
-        with pytest.raises(RecipeError, match=message):
-            run(read_recipe(written(tmp_path, raw)), into=tmp_path / "run", say=lambda _: None, progress=False)
+@pytest.mark.parametrize(
+    ("verbs", "message"),
+    [
+        ("finetune", "steps begin with the one extend"),
+        ("extend extend finetune", "steps begin with the one extend"),
+        ("extend export", "need a finetune"),
+        ("extend distill finetune", "distill needs a teacher; put finetune before it"),
+        ("extend finetune export distill", "distill cannot train exported graphs; put it before export"),
+        ("extend finetune quantize", "quantize works on exported graphs; put export before it"),
+        ("extend finetune export export", "export twice would change nothing"),
+    ],
+)
+def test_steps_that_do_not_fit_are_refused_before_anything_runs(
+    tiny: Path, colours: Path, tmp_path: Path, verbs: str, message: str
+) -> None:
+    steps = [{verb: {"layers": 2} if verb == "distill" else {}} for verb in verbs.split()]
+    with pytest.raises(RecipeError, match=message):
+        read_recipe(written(tmp_path, recipe(tiny, colours, steps=steps)))
+
+
+def test_int8_that_is_no_faster_is_refused(exported: Bundle, int8: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    from louver.recipes.runner import Made, _pays
+    from louver.recipes.schema import Step
+
+    numbers = int8.card.history[-1].numbers
+    for pays, keep, kept in ((True, "if_faster", True), (False, "if_faster", False), (False, "always", True)):
+        monkeypatch.setitem(numbers, "pays", pays)
+        one = Made(Step.model_validate({"quantize": {"keep": keep}}), "key", int8)
+        assert _pays(one) is kept
+        assert Made(one.step, "key", int8, pays=_pays(one)).accepted is kept
+    refused = Made(one.step, "key", int8, pays=False)
+    assert refused.note.endswith("no faster than float32 on this machine")
+    assert _pays(Made(Step.model_validate("export"), "key", exported))
 
 
 def test_the_resolved_recipe_reads_back(tiny: Path, colours: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from louver.errors import BundleError, DataError, OptionError, TextError
 from louver.runtime import Branch, padding_share, schedule
 from louver.runtime.files import predict_file
 from louver.runtime.replay import replay
-from louver.text import read_rows
+from louver.text import Tokenizer, read_rows
 
 BRANCHES = [Branch(64), Branch(2048, 128)]
 
@@ -169,17 +169,62 @@ def test_files(exported: Bundle, tmp_path: Path, suffix: str) -> None:
     assert "is empty" in found[5]["error"]
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_broken_line_fails_alone(exported: Bundle, tmp_path: Path, suffix: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'{"text": \n{"text": "red rose", "id": 7}\n{"body": "x"}\n{"text": "\xff"}\n{"text": 5}\n')
+    target = tmp_path / f"out.{suffix}"
+    with louver.Predictor(exported) as predictor:
+        counts = predict_file(predictor, source, target, chunk=2)
+    assert (counts.rows, counts.failed) == (5, 4)
+    found = list(read_rows(target))
+    assert [bool(row["error"]) for row in found] == [True, False, True, True, True]
+    messages = [
+        "line 1: no JSON",
+        "",
+        "no column 'text' in a row; it has: body",
+        "line 4: no UTF-8",
+        "must be a string",
+    ]
+    assert all(part in (row["error"] or "") for part, row in zip(messages, found, strict=True))
+    assert int(found[1]["id"]) == 7
+
+
+def test_an_interrupted_prediction_keeps_the_old_target(
+    exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = write_jsonl(tmp_path / "in.jsonl", colour_rows(5)), tmp_path / "out.jsonl"
+    target.write_text("old\n")
+    with louver.Predictor(exported) as predictor:
+        real, calls = predictor.predict, []
+
+        def twice(texts: list[str]) -> list[louver.Prediction]:
+            calls.append(1)
+            if len(calls) > 2:
+                raise KeyboardInterrupt
+            return real(texts)
+
+        monkeypatch.setattr(predictor, "predict", twice)
+        with pytest.raises(KeyboardInterrupt):
+            predict_file(predictor, source, target, chunk=2)
+    assert target.read_text() == "old\n"
+    assert len((tmp_path / "out.jsonl.partial").read_text().splitlines()) == 4
+
+
 def test_replay(exported: Bundle, tuned: Bundle, int8: Bundle) -> None:
     for bundle in (exported, tuned, int8):
         found = replay(bundle.path)
         assert found["max_difference"] <= found["tolerance"]
+        assert bundle.card.golden is not None
+        lengths = [len(ids) for ids in Tokenizer.open(bundle.path).encode(bundle.card.golden.texts)]
+        assert max(lengths) > bundle.card.original_length > min(lengths)  # both branches of the pattern
 
 
 def test_replay_sees_another_answer(tuned: Bundle, tmp_path: Path) -> None:
     from louver.bundle import Golden, write_card, writing
 
     assert tuned.card.golden is not None
-    wrong = Golden(texts=tuned.card.golden.texts, outputs=[[9.0] * 3] * 3)
+    wrong = Golden(texts=tuned.card.golden.texts, outputs=[[9.0] * 3] * len(tuned.card.golden.texts))
     with writing(tmp_path / "b") as draft:
         for file in tuned.path.glob("*"):
             if file.name not in ("louver.json", "manifest.json"):

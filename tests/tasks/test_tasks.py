@@ -117,6 +117,48 @@ def test_bad_rows(tmp_path: Path) -> None:
         read_examples(tmp_path / "e.jsonl", Columns(split="part"))
 
 
+def test_dropping_goes_on_until_nothing_is_rare() -> None:
+    """The row that a rare label takes with it had the second-last "b"."""
+    rows = [(Example(f"t{i}", ("a", "c")), "train") for i in range(8)]
+    rows += [(Example("x", ("b", "d")), "train"), (Example("y", ("b", "a")), "train")]
+    rows += [(Example(f"v{i}", ("a",)), "validation") for i in range(3)]
+    rows += [(Example("u", ("a", "b")), "test"), (Example("w", ("c",)), "test")]
+    data = make_splits(rows, drop=["rare"])
+    assert {label for e in data.train for label in e.label} == {"a", "c"}  # type: ignore[union-attr]
+    assert [e.text for e in data.test] == ["w"]
+    assert data.dropped["rare or unseen"] == 3
+    with pytest.raises(DataError, match="label 'z' of a test row never occurs in training"):
+        make_splits([*rows, (Example("q", ("z",)), "test")], drop=["rare"])
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "labels"),
+    [
+        (["0", "1"], "auto", ["0", "1"]),
+        (["3.5", "4"], "auto", [3.5, 4.0]),
+        (["1", "4"], "numbers", [1.0, 4.0]),
+        (["3.5", "good"], "auto", ["3.5", "good"]),
+        (["3.5", "4"], "names", ["3.5", "4"]),
+        (["nan", "4.5"], "auto", ["nan", "4.5"]),
+    ],
+)
+def test_numbers_of_a_csv(tmp_path: Path, written: list[str], wanted: str, labels: list[object]) -> None:
+    (tmp_path / "d.csv").write_text("text,label\n" + "".join(f"t,{value}\n" for value in written))
+    found = read_examples(tmp_path / "d.csv", Columns(labels=wanted))
+    assert [e.label for e, _ in found] == labels
+
+
+def test_numbers_of_json(tmp_path: Path) -> None:
+    for values, wanted in (([1, 2.5], [1.0, 2.5]), ([1, 2], ["1", "2"]), ([True, False], ["True", "False"])):
+        file = write_jsonl(tmp_path / "d.jsonl", [{"text": "t", "label": value} for value in values])
+        assert [e.label for e, _ in read_examples(file, Columns())] == wanted
+    file = write_jsonl(tmp_path / "d.jsonl", [{"text": "t", "label": "x"}])
+    with pytest.raises(DataError, match="row 1: label 'x' is no finite number"):
+        read_examples(file, Columns(labels="numbers"))
+    with pytest.raises(DataError, match="unknown meaning of labels 'number'; did you mean 'numbers'"):
+        read_examples(file, Columns(labels="number"))
+
+
 def test_kinds_are_found() -> None:
     def of(*labels: object) -> Classification:
         return Classification.of([Example("t", label) for label in labels])  # type: ignore[arg-type]
@@ -128,8 +170,15 @@ def test_kinds_are_found() -> None:
         of("a", 1.0)
     with pytest.raises(DataError, match="training has one class only, 'a'"):
         of("a", "a")
+    with pytest.raises(DataError, match="training has no labels, every list is empty"):
+        of((), ())
     with pytest.raises(DataError, match="label 'z' was not in training"):
         of("a", "b").targets([Example("t", "z")])
+    with pytest.raises(DataError, match="gives one label a text, and a row has 2"):
+        of("a", "b").targets([Example("t", ("a", "b"))])
+    with pytest.raises(DataError, match="gives numbers, and a label is 'a'"):
+        of(1.0, 2.5).targets([Example("t", "a")])
+    assert of(("a",), ("b",)).targets([Example("t", ())]).tolist() == [[0, 0]]
 
 
 def test_targets_losses_and_decisions() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ from tests.conftest import colour_rows, write_jsonl
 import louver
 from louver.bundle import Bundle
 from louver.encoders import read_bundle
-from louver.errors import OptionError, TrainingError
+from louver.errors import OptionError, TextError, TrainingError
 from louver.tasks import Classification, Columns, Example, Splits, make_splits, read_examples
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
-from louver.training.features import features
-from louver.training.fit import Learner, answers, collate
+from louver.training.features import Features, collate
+from louver.training.fit import Learner
 from louver.training.probe import probe
 
 QUICK: dict[str, Any] = {"learning_rate": 1e-3, "max_length": 64, "batch_size": 16}
@@ -125,25 +126,36 @@ def test_probe_equals_its_own_linear_model(long_bundle: Bundle, colours: Path) -
     task = Classification.of(data.train)
     reader = Reader(read_bundle(long_bundle).encoder, "mean", task.outputs)
     tokenizer = Tokenizer.open(long_bundle.path)
+    truth = {name: task.targets(getattr(data, name)) for name in ("train", "validation")}
     rows = {
-        name: features(part, task.targets(part), tokenizer, long_bundle.card, max_length=64, truncation="head")
-        for name, part in (("train", data.train), ("validation", data.validation))
+        name: Features.of(
+            getattr(data, name), truth[name], tokenizer, long_bundle.card, max_length=64, truncation="head"
+        )
+        for name in truth
     }
-    truth = task.targets(data.validation)
     _, scorer = metric("single")
-    found = probe(reader, task, rows["train"], rows["validation"], truth, scorer, pad_id=0)
-    logits = answers(reader, rows["validation"], 0)
-    assert scorer(truth, logits.argmax(-1)) == pytest.approx(found["score"], abs=1e-4)
+    found = probe(reader, task, rows["train"], rows["validation"], truth["validation"], scorer)
+    logits = rows["validation"].logits(reader)
+    assert scorer(truth["validation"], logits.argmax(-1)) == pytest.approx(found.score, abs=1e-4)
+    assert np.abs(logits - found.logits).max() < 1e-3
 
 
-def test_features_are_cut_as_at_serving(long_bundle: Bundle) -> None:
-    tokenizer = Tokenizer.open(long_bundle.path)
-    one = [Example("word " * 100, "a")]
-    target = np.array([0])
-    cut = features(one, target, tokenizer, long_bundle.card, max_length=12, truncation="head")
-    assert [len(f["input_ids"]) for f in cut] == [12]
-    windows = features(one, target, tokenizer, long_bundle.card, max_length=12, truncation="window")
-    assert [len(f["input_ids"]) for f in windows] == [12] * 10
+def test_features_are_cut_as_at_serving(tuned: Bundle) -> None:
+    """Windows too: their answers are joined as the Predictor joins them."""
+    tokenizer = Tokenizer.open(tuned.path)
+    one = [Example("rose sea leaf " * 40, "red"), Example("moss", "green")]
+    target = np.array([2, 1])
+    cut = Features.of(one, target, tokenizer, tuned.card, max_length=12, truncation="head")
+    assert [len(f["input_ids"]) for f in cut.rows] == [12, 3]
+    windows = Features.of(one, target, tokenizer, tuned.card, max_length=12, truncation="window")
+    assert [len(f["input_ids"]) for f in windows.rows] == [12] * 12 + [3]
+    assert windows.labels.tolist() == [2] * 12 + [1]
+    small = replace(tuned, card=tuned.card.model_copy(update={"max_length": 12}))
+    with louver.Predictor(small, truncation="window") as predictor:
+        expected = predictor.logits([e.text for e in one])
+    assert np.abs(windows.logits(read_bundle(tuned)) - expected).max() < 1e-5
+    with pytest.raises(TextError, match="reads 12 tokens and the text has"):
+        Features.of(one, target, tokenizer, tuned.card, max_length=12, truncation="error")
 
 
 def test_collation_pads_and_stacks() -> None:

@@ -6,28 +6,21 @@ Covers students that are layers of their teacher, with the teacher's width, toke
 from __future__ import annotations
 
 import copy
-import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from louver.bundle import Bundle, Record
+from louver.bundle import Bundle
 from louver.encoders.plug import keep_layers
 from louver.encoders.pooling import Reader, read_bundle
 from louver.errors import OptionError
-from louver.measure.intervals import score as score_with_interval
-from louver.tasks import Classification, Splits, metric
-from louver.text import Tokenizer
-from louver.training.features import features
-from louver.training.finetune import save
-from louver.training.fit import Batch, answers, fit
+from louver.tasks import Classification, Splits
+from louver.training.features import Batch
+from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
-from louver.training.probe import probe
-from louver.versions import versions
 
 
 class DistillOptions(TrainingOptions):
@@ -67,62 +60,29 @@ def distill(
     Raises:
         OptionError: if the teacher is no classification, or the student would be deeper.
     """
-    began = time.perf_counter()
     source = teacher if isinstance(teacher, Bundle) else Bundle.open(teacher)
     if source.card.task != "classify" or source.card.kind is None or source.card.pooling == "own":
         raise OptionError(f"{source.path} has no classification of louver's; make one with 'louver finetune' first")
+    if "truncation" not in options.model_fields_set:
+        options = options.model_copy(update={"truncation": source.card.truncation})
     task = Classification(source.card.kind, tuple(source.card.labels))
-    name, scorer = metric(task.kind, metric_name)
-    teacher_reader = read_bundle(source)
+    lesson = Lesson.prepare(source, source.card, task, data, options, metric_name)
+    teacher_reader = read_bundle(source).to(lesson.device)
     chosen = choose_layers(options.layers, int(teacher_reader.encoder.config.num_hidden_layers))
     student = copy.deepcopy(teacher_reader)
     keep_layers(student.encoder, chosen)
-    tokenizer = Tokenizer.open(source.path)
-    targets = {part: task.targets(data.part(part)) for part in ("train", "validation")}
-    cut: dict[str, Any] = {
-        "max_length": options.max_length or source.card.max_length,
-        "truncation": options.truncation if options.truncation != "error" else "head",
-    }
-    train = features(data.train, targets["train"], tokenizer, source.card, **cut)
-    whole = {**cut, "max_length": source.card.max_length}
-    validation = features(data.validation, targets["validation"], tokenizer, source.card, **whole)
-    if options.probe:  # the teacher's head was made for layers that the student lacks
-        rows = features(data.train, targets["train"], tokenizer, source.card, **whole)
-        probe(student, task, rows, validation, targets["validation"], scorer, pad_id=tokenizer.pad_id)
-    for feature, answer in zip(train, answers(teacher_reader, train, tokenizer.pad_id), strict=True):
+    probed = lesson.probe(student)  # the teacher's head was made for layers that the student lacks
+    for feature, answer in zip(lesson.train.rows, lesson.train.answers(teacher_reader), strict=True):
         feature["teacher"] = answer
+    weights = lesson.class_weights()
 
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
-        if "teacher" not in batch:  # validation has no teacher: labels alone
-            logits = reader(batch["input_ids"], batch["attention_mask"])
-            return task.loss(logits.float(), batch["labels"]), logits
-        loss, logits = _student_loss(reader, teacher_reader, chosen, task, options, batch)
-        return loss, logits
+        return _student_loss(reader, teacher_reader, chosen, task, weights, options, batch)
 
-    truth = targets["validation"]
-    result = fit(
-        student,
-        objective,
-        train,
-        validation,
-        task.tuned_score(scorer),
-        options,
-        pad_id=tokenizer.pad_id,
-        progress=progress,
+    result = lesson.teach(student, objective, start=probed, progress=progress)
+    return lesson.write(
+        student, result, into, step="distill", probe=probed, settings={"layers": chosen}, replace=replace
     )
-    logits = answers(student, validation, tokenizer.pad_id)
-    thresholds = task.tune_thresholds(logits, truth, scorer)
-    found = score_with_interval(scorer, truth, task.decisions(logits, thresholds), seed=options.seed)
-    record = Record(
-        step="distill",
-        settings={**options.model_dump(), "layers": chosen, "metric": name},
-        parents=[source.digest],
-        numbers={"validation": {name: found.to_json()}, "epochs": result.history, "n_train": len(data.train)},
-        seconds=time.perf_counter() - began,
-        versions=versions(),
-    )
-    card = source.card.model_copy(update={"thresholds": thresholds, "history": [*source.card.history, record]})
-    return save(student, tokenizer, card, source, into, replace=replace)
 
 
 def choose_layers(wanted: int | list[int], total: int) -> list[int]:
@@ -149,6 +109,7 @@ def _student_loss(
     teacher: Reader,
     chosen: list[int],
     task: Classification,
+    weights: Tensor | None,
     options: DistillOptions,
     batch: Batch,
 ) -> tuple[Tensor, Tensor]:
@@ -167,7 +128,7 @@ def _student_loss(
         ]
         extra = torch.stack(gaps).mean()
     soft = soft_loss(logits.float(), batch["teacher"], task.kind, options.temperature)
-    hard = task.loss(logits.float(), batch["labels"])
+    hard = task.loss(logits.float(), batch["labels"], weights)
     return options.alpha * soft + (1 - options.alpha) * hard + options.hidden * extra, logits
 
 

@@ -12,15 +12,16 @@ import logging
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from louver.bundle import Bundle, Card, Golden, Record, write_card, writing
+from louver.bundle import Bundle, Golden, Record, write_card, writing
 from louver.errors import OptionError, need_extra
 from louver.export.onnx import save_sharing_weights
 from louver.runtime.engine import OnnxEngine
+from louver.runtime.predictor import Predictor
 from louver.text import Tokenizer
 from louver.versions import versions
 
@@ -38,6 +39,8 @@ class QuantizeOptions(BaseModel):
     one of them the logits' correlation with float32 rose from 0.961 to 0.999. False only where VNNI is certain."""
     embeddings: bool = True
     """Store the embedding table in int8 too: most of a small model's size."""
+    keep: Literal["if_faster", "always"] = "if_faster"
+    """Of a recipe: refuse the step where int8 is measured to be no faster, or keep it for its size."""
 
 
 def quantize(
@@ -80,7 +83,8 @@ def quantize(
         card = source.card.model_copy(update={"precision": "int8", "batch_invariant": False})
         small = Bundle(draft, card, "")
         engine = OnnxEngine(small, threads=1)
-        speed = _speed(OnnxEngine(source, threads=1), engine, int(source.card.max_length))
+        vocabulary = Tokenizer.open(source.path).core.get_vocab_size()
+        speed = _speed(OnnxEngine(source, threads=1), engine, source.card.max_length, vocabulary)
         sizes = {"size_before_mb": round(source.size() / 1e6, 2), "size_after_mb": round(small.size() / 1e6, 2)}
         record = Record(
             step="quantize",
@@ -90,7 +94,7 @@ def quantize(
             seconds=time.perf_counter() - began,
             versions=versions(),
         )
-        update = {"history": [*card.history, record], "golden": _golden(small, engine, card)}
+        update = {"history": [*card.history, record], "golden": _golden(small, engine)}
         write_card(draft, card.model_copy(update=update))
     return Bundle.open(into, verify=False)
 
@@ -122,13 +126,14 @@ def _quantized(file: Path, scratch: Path, options: QuantizeOptions) -> Any:
     return model
 
 
-def _speed(before: OnnxEngine, after: OnnxEngine, longest: int, rounds: int = 5) -> dict[str, float]:
+def _speed(before: OnnxEngine, after: OnnxEngine, longest: int, vocabulary: int, rounds: int = 5) -> dict[str, float]:
     """Time one text a call on one core, both graphs in turn, and return the ratio of medians by length."""
     rng = np.random.default_rng(0)
     ratios: dict[str, float] = {}
-    for length in (n for n in TIMED_LENGTHS if n <= longest):
+    for length in [n for n in TIMED_LENGTHS if n <= longest] or [longest]:
         branch = next(i for i, b in enumerate(before.branches) if length <= b.limit)
-        ids = rng.integers(5, 1000, (1, length))
+        width = -(-length // before.branches[branch].multiple) * before.branches[branch].multiple
+        ids = rng.integers(0, vocabulary, (1, width))
         times: dict[int, list[float]] = {0: [], 1: []}
         for turn in range(rounds + 1):
             for which, engine in enumerate((before, after)):
@@ -140,19 +145,12 @@ def _speed(before: OnnxEngine, after: OnnxEngine, longest: int, rounds: int = 5)
     return ratios
 
 
-def _golden(bundle: Bundle, engine: OnnxEngine, card: Card) -> Golden | None:
+def _golden(bundle: Bundle, engine: OnnxEngine) -> Golden | None:
     """Answer the golden texts anew: int8 answers are close to the float32 ones, not equal."""
-    if card.golden is None:
+    if bundle.card.golden is None:
         return None
-    tokenizer = Tokenizer.open(bundle.path)
-    outputs = []
-    for ids in tokenizer.encode([card.prompt + text for text in card.golden.texts]):
-        row = tokenizer.wrap(ids[: card.max_length - tokenizer.specials])
-        branch = next(i for i, b in enumerate(engine.branches) if len(row) <= b.limit)
-        width = -(-len(row) // engine.branches[branch].multiple) * engine.branches[branch].multiple
-        padded = np.zeros((1, width), np.int64)
-        padded[0, : len(row)] = row
-        mask = (np.arange(width) < len(row)).astype(np.int64)[None]
-        outputs.append([round(float(x), 6) for x in engine.run(branch, padded, mask, single=False)[0]])
+    texts = bundle.card.golden.texts
+    with Predictor(bundle, engine=engine, truncation="head") as predictor:
+        outputs = [[round(float(x), 6) for x in row] for row in predictor.logits(texts)]
     # instruction sets round int8 products differently, so another machine may answer a little differently
-    return Golden(texts=card.golden.texts, outputs=outputs, tolerance=0.05)
+    return Golden(texts=texts, outputs=outputs, tolerance=0.05)

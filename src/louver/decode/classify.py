@@ -49,8 +49,10 @@ def pool_windows(logits: np.ndarray, tokens: Sequence[int], kind: str | None) ->
         kind: "multi" takes the maximum; anything else the token-weighted mean.
 
     Returns:
-        (labels,)
+        (labels,); of one window, its own answer.
     """
+    if len(logits) == 1:
+        return np.asarray(logits[0])
     if kind == "multi":
         return np.asarray(np.max(logits, 0))
     return np.average(np.asarray(logits, np.float64), axis=0, weights=np.maximum(tokens, 1))

@@ -18,7 +18,7 @@ from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
 from louver.errors import ModelError, OptionError
 from louver.patterns import Full, Pattern, by_length, parse
-from louver.text import Tokenizer
+from louver.text import Tokenizer, Truncation, inputs
 from louver.versions import versions
 
 DEFAULT_PATTERN = "window(128) | global(1)"
@@ -118,15 +118,20 @@ def extend(
 
 
 def golden(reader: Reader, tokenizer: Tokenizer, card: Card) -> Golden:
-    """Run the golden texts one by one, so that a later check can replay them."""
+    """Run the golden texts one by one, so that a later check can replay them; one is beyond the original length."""
     reader.eval()
+    device = next(reader.parameters()).device
+    texts = list(GOLDEN_TEXTS)
+    if card.max_length > card.original_length:
+        each = len(tokenizer.encode(texts[-1:])[0])
+        texts.append(texts[-1] * (card.original_length // each + 1))
+    fitted = inputs(tokenizer, texts, max_length=card.max_length, truncation=Truncation.HEAD, prompt=card.prompt)
     outputs = []
-    for ids in tokenizer.encode([card.prompt + text for text in GOLDEN_TEXTS]):
-        room = card.max_length - tokenizer.specials
-        row = torch.from_numpy(tokenizer.wrap(ids[:room]))[None]
+    for found in fitted:
+        row = torch.from_numpy(found.pieces[0])[None].to(device)
         with torch.inference_mode():
             outputs.append([round(x, 6) for x in reader(row, torch.ones_like(row))[0].tolist()])
-    return Golden(texts=list(GOLDEN_TEXTS), outputs=outputs)
+    return Golden(texts=texts, outputs=outputs)
 
 
 @torch.inference_mode()

@@ -16,9 +16,11 @@ import torch
 from louver.bundle import Bundle
 from louver.decode import pool_windows
 from louver.encoders import read_bundle
-from louver.text import Tokenizer, Truncation, fit
+from louver.errors import OptionError, unknown
+from louver.text import Tokenizer, Truncation, inputs
 
 Kind = Literal["truncated", "windows", "dense"]
+KINDS: tuple[Kind, ...] = ("truncated", "windows", "dense")
 
 
 class Baseline:
@@ -29,34 +31,40 @@ class Baseline:
         kind: how long texts are treated.
         max_length: tokens a call, specials included.
         batch_size: texts (or windows) a call.
+
+    Raises:
+        OptionError: if there is no such kind.
     """
 
-    def __init__(self, bundle: Bundle, kind: Kind, *, max_length: int, batch_size: int = 8) -> None:
+    def __init__(self, bundle: Bundle, kind: str, *, max_length: int, batch_size: int = 8) -> None:
+        if kind not in KINDS:
+            raise OptionError(unknown("baseline", kind, KINDS))
         self.kind = kind
         self.max_length = max_length
         self.batch_size = batch_size
-        self._reader = read_bundle(bundle, dense=True)
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._reader = read_bundle(bundle, dense=True).to(self._device)
         self._tokenizer = Tokenizer.open(bundle.path)
         self._card = bundle.card
 
     def logits(self, texts: Sequence[str]) -> np.ndarray:
         """Return (n, outputs), in order."""
         rule = Truncation.WINDOW if self.kind == "windows" else Truncation.HEAD
-        room = self.max_length - self._tokenizer.specials
         rows = []
         for start in range(0, len(texts), self.batch_size):
-            encoded = self._tokenizer.encode([self._card.prompt + t for t in texts[start : start + self.batch_size]])
-            fitted = [fit(ids, room, rule, max_length=self.max_length) for ids in encoded]
-            pieces = [self._tokenizer.wrap(piece) for found in fitted for piece in found.pieces]
+            batch = texts[start : start + self.batch_size]
+            found = inputs(
+                self._tokenizer, batch, max_length=self.max_length, truncation=rule, prompt=self._card.prompt
+            )
+            pieces = [piece for one in found for piece in one.pieces]
             outputs = np.concatenate(
                 [self._call(pieces[i : i + self.batch_size]) for i in range(0, len(pieces), self.batch_size)]
             )
             place = 0
-            for found in fitted:
-                count = len(found.pieces)
-                tokens = [len(piece) for piece in found.pieces]
-                rows.append(pool_windows(outputs[place : place + count], tokens, self._card.kind))
-                place += count
+            for one in found:
+                stop = place + len(one.pieces)
+                rows.append(pool_windows(outputs[place:stop], [len(p) for p in one.pieces], self._card.kind))
+                place = stop
         return np.stack(rows)
 
     @torch.inference_mode()
@@ -67,5 +75,5 @@ class Baseline:
         for row, piece in enumerate(pieces):
             ids[row, : len(piece)] = torch.from_numpy(piece)
             mask[row, : len(piece)] = 1
-        found: np.ndarray = self._reader(ids, mask).float().numpy()
+        found: np.ndarray = self._reader(ids.to(self._device), mask.to(self._device)).float().cpu().numpy()
         return found

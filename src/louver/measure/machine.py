@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from louver.runtime.engine import usable_cores
+
 _ISA = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm", "bf16")
-
-
-def cores() -> int:
-    """Return the processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +61,7 @@ def describe() -> dict[str, Any]:
         names["processor"] = models[0] if models else names["processor"]
     return {
         **names,
-        "cores": cores(),
+        "cores": usable_cores(),
         "isa": sorted(cpu_flags()),
         "memory_gb": _memory_gb(),
         "gpu": _gpu(),

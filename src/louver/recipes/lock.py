@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from louver.errors import RecipeError
+from louver.storage import storing
 
 
 @contextmanager
@@ -16,9 +17,11 @@ def locked(directory: Path) -> Iterator[None]:
 
     Raises:
         RecipeError: if another process holds it.
+        StorageError: if the directory cannot be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT)
+    with storing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         try:
             if os.name == "nt":

@@ -20,7 +20,7 @@ import numpy as np
 from louver.bundle import Bundle
 from louver.compression import DistillOptions, QuantizeOptions, distill, quantize
 from louver.encoders import extend
-from louver.errors import OptionError, RecipeError
+from louver.errors import OptionError
 from louver.export import export
 from louver.measure.baselines import Baseline
 from louver.measure.evaluate import Answers, Evaluation, evaluate, task_of
@@ -29,6 +29,7 @@ from louver.recipes.lock import locked
 from louver.recipes.schema import BaselineSpec, ExtendOptions, Recipe, Step
 from louver.report.contenders import Contender
 from louver.report.write import write_report
+from louver.storage import storing, write_text
 from louver.tasks import Columns, Splits, make_splits, metric, read_examples
 from louver.training import TrainingOptions, finetune
 from louver.versions import versions
@@ -45,11 +46,19 @@ class Made:
     key: str
     bundle: Bundle
     verdict: Verdict | None = None
+    pays: bool = True
+    """False if a quantized bundle was measured to be no faster, and the recipe keeps faster ones only."""
 
     @property
     def accepted(self) -> bool:
         """Whether later steps may build on it."""
-        return self.verdict is None or self.verdict.accepted
+        return self.pays and (self.verdict is None or self.verdict.accepted)
+
+    @property
+    def note(self) -> str:
+        """What the gate said."""
+        said = "" if self.verdict is None else str(self.verdict)
+        return said if self.pays else f"{said}; no faster than float32 on this machine"
 
 
 def run(recipe: Recipe, *, into: str | Path | None = None, say: Say = print, progress: bool = True) -> dict[str, Any]:
@@ -65,11 +74,11 @@ def run(recipe: Recipe, *, into: str | Path | None = None, say: Say = print, pro
         The report, as `report.json` holds it.
 
     Raises:
-        RecipeError: if the steps do not fit together, or another process runs there.
+        RecipeError: if another process runs there.
     """
     directory = Path(into) if into is not None else Path("runs") / recipe.name
     with locked(directory):
-        (directory / "recipe.yaml").write_text(recipe.to_yaml(), "utf8")
+        write_text(directory / "recipe.yaml", recipe.to_yaml())
         return _Run(recipe, directory, say, progress).walk()
 
 
@@ -86,7 +95,7 @@ class _Run:
 
     def _read_data(self) -> Splits:
         spec = self.recipe.data
-        columns = Columns(spec.text, spec.label, spec.split, spec.group, spec.date)
+        columns = Columns(spec.text, spec.label, spec.split, spec.group, spec.date, spec.labels)
         found = read_examples(spec.path, columns)
         splits = make_splits(
             found, seed=self.recipe.seed, shares=spec.shares, by=spec.by, drop=spec.drop, limits=dict(spec.limits)
@@ -109,16 +118,16 @@ class _Run:
                 validated[one.key] = self._validate(one.bundle)
             elif step.verb in GATED and reference is not None:
                 validated[one.key] = self._validate(one.bundle)
-                one = Made(one.step, one.key, one.bundle, self._gate(validated[reference.key], validated[one.key]))
-                self.say(f"gate: {step.verb}: {one.verdict}")
+                verdict = self._gate(validated[reference.key], validated[one.key])
+                one = Made(one.step, one.key, one.bundle, verdict, _pays(one))
+                self.say(f"gate: {step.verb}: {one.note}")
             made.append(one)
             if one.accepted:
                 current = one
             else:
                 assert current is not None
                 self.say(f"refused: {step.verb}; the run goes on from {current.bundle.path.name}")
-        if reference is None:
-            raise RecipeError("a recipe needs a finetune step to have something to score; add '- finetune: {}'")
+        assert reference is not None, "the schema asks for a finetune step"
         named = zip(_names([one.step.verb for one in made]), made, strict=True)
         contenders = self._baselines(reference, made) + [self._bundle_contender(name, one) for name, one in named]
         scored = [c for c in contenders if c.bundle.card.task == "classify"]
@@ -157,11 +166,8 @@ class _Run:
     def _do(self, step: Step, parent: Made | None, into: Path) -> Bundle:
         options = step.options
         if isinstance(options, ExtendOptions):
-            if parent is not None:
-                raise RecipeError("extend must be the first step: it starts from the recipe's model")
             return extend(self.recipe.model, into=into, **options.model_dump())
-        if parent is None:
-            raise RecipeError(f"{step.verb} has nothing to start from; begin the steps with '- extend: {{}}'")
+        assert parent is not None, "the schema lets only extend come first"
         name, progress = self.recipe.metric, self.progress
         if isinstance(options, TrainingOptions) and "seed" not in options.model_fields_set:
             options = options.model_copy(update={"seed": self.recipe.seed})
@@ -180,10 +186,11 @@ class _Run:
         answers: Answers | None = _Kept(np.load(kept)) if kept.is_file() else None
         found = evaluate(bundle, self.data.validation, metric_name=self.recipe.metric, answers=answers)
         if answers is None:
-            kept.parent.mkdir(exist_ok=True)
-            draft = kept.with_suffix(".tmp.npy")
-            np.save(draft, found.logits)
-            draft.replace(kept)
+            with storing(kept):
+                kept.parent.mkdir(exist_ok=True)
+                draft = kept.with_suffix(".tmp.npy")
+                np.save(draft, found.logits)
+                draft.replace(kept)
         return found
 
     def _gate(self, before: Evaluation, after: Evaluation) -> Verdict:
@@ -193,8 +200,7 @@ class _Run:
         return judge(drop, self.recipe.max_drop)
 
     def _bundle_contender(self, name: str, one: Made) -> Contender:
-        note = "" if one.verdict is None else str(one.verdict)
-        return Contender(name, "bundle", one.bundle, accepted=one.accepted, note=note)
+        return Contender(name, "bundle", one.bundle, accepted=one.accepted, note=one.note)
 
     def _baselines(self, reference: Made, made: list[Made]) -> list[Contender]:
         """Make the baselines' bundles and say how each is run."""
@@ -261,6 +267,14 @@ class _Kept:
                 f"{len(self._logits)} answers were kept for {len(texts)} texts; delete the run's validation/"
             )
         return self._logits
+
+
+def _pays(one: Made) -> bool:
+    """Say whether a bundle is worth having: a quantized one must be faster, unless the recipe keeps it anyway."""
+    options = one.step.options
+    if not isinstance(options, QuantizeOptions) or options.keep == "always":
+        return True
+    return bool(one.bundle.card.history[-1].numbers["pays"])
 
 
 def _names(verbs: list[str]) -> list[str]:

@@ -31,6 +31,7 @@ class DataSpec(_Closed):
     """How missing parts are cut from training."""
     group: str = ""
     date: str = ""
+    labels: Literal["auto", "names", "numbers"] = "auto"
     shares: tuple[float, float] = (0.15, 0.15)
     """Validation and test, as shares."""
     drop: list[str] = []
@@ -129,6 +130,25 @@ class Recipe(_Closed):
     steps: list[Step] = Field(min_length=1)
     baselines: list[BaselineSpec] = []
     measure: MeasureSpec = MeasureSpec()
+
+    @model_validator(mode="after")
+    def _steps_fit_together(self) -> Recipe:
+        verbs = [step.verb for step in self.steps]
+        if verbs[0] != "extend" or verbs.count("extend") > 1:
+            raise ValueError("steps begin with the one extend; write '- extend: {}' first, and only there")
+        if "finetune" not in verbs:
+            raise ValueError("steps need a finetune to have something to score; add '- finetune: {}'")
+        for number, verb in enumerate(verbs):
+            before = verbs[:number]
+            if verb == "distill" and "finetune" not in before:
+                raise ValueError("distill needs a teacher; put finetune before it")
+            if verb in ("finetune", "distill") and "export" in before:
+                raise ValueError(f"{verb} cannot train exported graphs; put it before export")
+            if verb == "quantize" and "export" not in before:
+                raise ValueError("quantize works on exported graphs; put export before it")
+            if verb in ("export", "quantize") and verb in before:
+                raise ValueError(f"{verb} twice would change nothing; leave one out")
+        return self
 
     def to_yaml(self) -> str:
         """Return the recipe with every default written out."""

@@ -15,6 +15,9 @@ from louver.measure.baselines import Kind as BaselineKind
 from louver.measure.evaluate import Answers
 from louver.runtime import Predictor
 
+TEST_TEXTS = "test.jsonl"
+"""File of a run directory with the texts and labels that the report was made on."""
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -52,15 +55,19 @@ class Contender:
         """Return the size of what serving needs."""
         return self.bundle.size() / 1e6
 
-    def command(self) -> str:
-        """Return the call that gives this contender's answers."""
-        path = self.bundle.path.as_posix()
+    def command(self, directory: Path, metric: str) -> str:
+        """Return the call that gives this contender's score again.
+
+        Args:
+            directory: run directory, which holds the test texts.
+            metric: name of the score.
+        """
+        parts = ["louver evaluate", self.bundle.path.as_posix(), (directory / TEST_TEXTS).as_posix()]
+        parts += [f"--metric {metric}"]
         if self.baseline is None:
-            return f"louver evaluate {path} DATA --truncate {_rule(self.bundle)}"
-        return (
-            f"louver.measure.baselines.Baseline(Bundle.open({path!r}), {self.baseline!r}, "
-            f"max_length={self.max_length}, batch_size={self.batch_size}).logits(texts)"
-        )
+            return " ".join([*parts, f"--truncate {_rule(self.bundle)}"])
+        parts += [f"--baseline {self.baseline} --max-length {self.max_length} --batch-size {self.batch_size}"]
+        return " ".join([*parts, *([f"--thresholds {','.join(map(str, self.thresholds))}"] if self.thresholds else [])])
 
 
 def _rule(bundle: Bundle) -> str:

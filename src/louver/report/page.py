@@ -103,7 +103,7 @@ def table_rows(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]",
                 f"{row['documents_per_s']:.2f}",
                 *("–" if ms is None else f"{ms:,.0f}" for ms in row["p50_ms"].values()),
-                f"{row['memory_mb']:,.0f}",
+                "–" if row["memory_mb"] is None else f"{row['memory_mb']:,.0f}",
                 f"{row['size_mb']:.1f}",
                 *(f"{row['speedups'][name]:.2f}x" if name in row["speedups"] else "–" for name in baselines),
             ]

@@ -14,9 +14,11 @@ from louver.measure.evaluate import Evaluation, agreement, evaluate
 from louver.measure.intervals import difference, relative_drop
 from louver.measure.machine import describe
 from louver.measure.speed import LENGTHS, Speed, peak_memory_mb, race, text_of_length
-from louver.report.contenders import Contender, answer_in_own_process, where
+from louver.report.contenders import TEST_TEXTS, Contender, answer_in_own_process, where
 from louver.report.page import page
+from louver.storage import write_text
 from louver.tasks import Splits, metric
+from louver.tasks.metrics import Metric
 from louver.text import Tokenizer
 from louver.versions import versions
 
@@ -53,11 +55,15 @@ def write_report(
     Returns:
         What `report.json` holds.
     """
-    opened = {}
+    base = next((c for c in contenders if c.name == reference), None)
+    if base is None:
+        raise OptionError(f"no contender is named {reference!r}; there are: {', '.join(c.name for c in contenders)}")
+    rows = [{"text": e.text, "label": e.label} for e in data.test]
+    write_text(directory / TEST_TEXTS, "".join(json.dumps(row) + "\n" for row in rows))
+    opened = {contender.name: contender.open() for contender in contenders}
     found: dict[str, Evaluation] = {}
     for contender in contenders:
         say(f"test: {contender.name} answers {len(data.test)} texts")
-        opened[contender.name] = contender.open()
         found[contender.name] = evaluate(
             contender.bundle,
             data.test,
@@ -67,52 +73,10 @@ def write_report(
             seed=seed,
         )
     texts = [e.text for e in data.test[:documents]]
-    tokenizer = Tokenizer.open(contenders[0].bundle.path)
-    longest = max(c.bundle.card.max_length for c in contenders)
-    by_length = {
-        n: text_of_length([e.text for e in data.test], n, lambda t: len(tokenizer.encode([t])[0]) + tokenizer.specials)
-        for n in LENGTHS
-        if n <= longest
-    }
+    by_length = _texts_by_length(contenders, data)
     speeds = race(opened, texts, by_length, rounds=rounds, say=say)
-    memory = {}
-    for contender in contenders:
-        say(f"memory: {contender.name}")
-        memory[contender.name] = peak_memory_mb(answer_in_own_process, contender, [*by_length.values(), *texts])
-    task_kind = contenders[0].bundle.card.kind or "single"
-    name, scorer = metric(task_kind, metric_name)
-    base = next((c for c in contenders if c.name == reference), None)
-    if base is None:
-        raise OptionError(f"no contender is named {reference!r}; there are: {', '.join(c.name for c in contenders)}")
-    baselines = [c for c in contenders if c.kind == "baseline"]
-    rows = []
-    for contender in contenders:
-        mine, reading = found[contender.name], found[base.name]
-        drop = relative_drop(scorer, mine.truth, reading.decisions, mine.decisions, seed=seed)
-        rows.append(
-            {
-                "name": contender.name,
-                "kind": contender.kind,
-                "accepted": contender.accepted,
-                "score": mine.score.to_json(),
-                "relative_drop": None if contender is base else {k: v for k, v in drop.to_json().items() if k != "n"},
-                "documents_per_s": round(speeds[contender.name].documents_per_s, 3),
-                "p50_ms": {str(n): speeds[contender.name].p50_ms[n] for n in LENGTHS},
-                "memory_mb": round(memory[contender.name], 1),
-                "size_mb": round(contender.size_mb(), 2),
-                "speedups": _speedups(contender, baselines, speeds),
-                "agreement": round(agreement(mine.decisions, reading.decisions), 4),
-                "command": contender.command(),
-                "gain_over": {
-                    b.name: difference(scorer, mine.truth, found[b.name].decisions, mine.decisions, seed=seed).to_json()
-                    for b in baselines
-                    if b is not contender
-                },
-                "bundle": where(contender, directory),
-                "note": contender.note,
-            }
-        )
-    report = {
+    name, scorer = metric(base.bundle.card.kind or "single", metric_name)
+    report: dict[str, Any] = {
         "machine": describe(),
         "versions": versions(),
         "data": {
@@ -123,22 +87,72 @@ def write_report(
         },
         "metric": name,
         "reference": reference,
-        "contenders": rows,
+        "contenders": [_row(c, base, contenders, found, speeds, (name, scorer), directory, seed) for c in contenders],
         "recipe": recipe,
     }
-    _write(directory / "report.json", json.dumps(report, indent=1))
+    _save(directory, report)  # hours of work are safe before each contender is opened once more for its memory
+    for contender, row in zip(contenders, report["contenders"], strict=True):
+        say(f"memory: {contender.name}")
+        peak = peak_memory_mb(answer_in_own_process, contender, [*by_length.values(), *texts])
+        row["memory_mb"] = None if peak is None else round(peak, 1)
+    _save(directory, report)
     last = [c for c in contenders if c.kind == "bundle" and c.accepted][-1]
-    truth, decisions = found[last.name].truth, found[last.name].decisions
-    _write(
-        directory / "report.html", page(report, last.bundle.card, _confusion(truth, decisions, task_kind), last.name)
-    )
+    counted = _confusion(found[last.name].truth, found[last.name].decisions, last.bundle.card.kind or "single")
+    write_text(directory / "report.html", page(report, last.bundle.card, counted, last.name))
     say(f"report: {directory / 'report.html'}")
     return report
 
 
-def _speedups(contender: Contender, baselines: Sequence[Contender], speeds: dict[str, Speed]) -> dict[str, float]:
-    mine = speeds[contender.name].documents_per_s
-    return {b.name: round(mine / speeds[b.name].documents_per_s, 3) for b in baselines if b is not contender}
+def _texts_by_length(contenders: Sequence[Contender], data: Splits) -> dict[int, str]:
+    """Return one real text of about so many tokens for each length that is timed."""
+    tokenizer = Tokenizer.open(contenders[0].bundle.path)
+    longest = max(c.bundle.card.max_length for c in contenders)
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode([text])[0]) + tokenizer.specials
+
+    return {n: text_of_length([e.text for e in data.test], n, count) for n in LENGTHS if n <= longest}
+
+
+def _row(
+    contender: Contender,
+    base: Contender,
+    contenders: Sequence[Contender],
+    found: dict[str, Evaluation],
+    speeds: dict[str, Speed],
+    chosen: tuple[str, Metric],
+    directory: Path,
+    seed: int,
+) -> dict[str, Any]:
+    """Return what `report.json` says of one contender; its memory is measured later."""
+    metric_name, scorer = chosen
+    mine, reading, speed = found[contender.name], found[base.name], speeds[contender.name]
+    others = [c for c in contenders if c.kind == "baseline" and c is not contender]
+    drop = relative_drop(scorer, mine.truth, reading.decisions, mine.decisions, seed=seed).to_json()
+    return {
+        "name": contender.name,
+        "kind": contender.kind,
+        "accepted": contender.accepted,
+        "score": mine.score.to_json(),
+        "relative_drop": None if contender is base else {k: v for k, v in drop.items() if k != "n"},
+        "documents_per_s": round(speed.documents_per_s, 3),
+        "p50_ms": {str(n): speed.p50_ms[n] for n in LENGTHS},
+        "memory_mb": None,
+        "size_mb": round(contender.size_mb(), 2),
+        "speedups": {b.name: round(speed.documents_per_s / speeds[b.name].documents_per_s, 3) for b in others},
+        "agreement": round(agreement(mine.decisions, reading.decisions), 4),
+        "command": contender.command(directory, metric_name),
+        "gain_over": {
+            b.name: difference(scorer, mine.truth, found[b.name].decisions, mine.decisions, seed=seed).to_json()
+            for b in others
+        },
+        "bundle": where(contender, directory),
+        "note": contender.note,
+    }
+
+
+def _save(directory: Path, report: dict[str, Any]) -> None:
+    write_text(directory / "report.json", json.dumps(report, indent=1))
 
 
 def _confusion(truth: np.ndarray, decisions: np.ndarray, kind: str) -> np.ndarray | None:
@@ -152,10 +166,3 @@ def _confusion(truth: np.ndarray, decisions: np.ndarray, kind: str) -> np.ndarra
         wanted, given = truth > 0.5, decisions > 0.5
         return np.stack([(wanted & ~given).sum(0), (wanted & given).sum(0), (~wanted & given).sum(0)], 1)
     return None
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace a file in one move."""
-    draft = file.with_name(f".{file.name}.partial")
-    draft.write_text(text, "utf8")
-    draft.replace(file)

@@ -12,16 +12,27 @@ from pathlib import Path
 
 from louver.errors import DataError
 from louver.runtime.predictor import Predictor
-from louver.text import Row, RowWriter, read_rows
+from louver.text import Row, RowWriter, scan_rows
+
+ANSWERS = ("label", "labels", "value", "embedding", "scores", "tokens_read", "tokens_cut", "error")
+"""Columns of an answer, as `Prediction` names them; CSV and Parquet get all of them in every row."""
 
 
 @dataclass
 class Counts:
-    """What became of a file's rows."""
+    """What became of a file's rows.
+
+    Attributes:
+        rows: read.
+        failed: written with an error.
+        cut: answered, but not read to the end.
+        left_out: columns that the target could not take, because its first row lacks them.
+    """
 
     rows: int = 0
     failed: int = 0
     cut: int = 0
+    left_out: tuple[str, ...] = ()
 
 
 def predict_file(
@@ -29,7 +40,8 @@ def predict_file(
 ) -> Counts:
     """Answer every row of a file; each is written with its own columns and the answer's, failed ones with ``error``.
 
-    A column of the answer that the file has already is written as ``predicted_<name>``, so that nothing is lost.
+    A line that cannot be read, or a row without the column, fails alone. A column of the answer that the file has
+    already is written as ``predicted_<name>``, so that nothing is lost.
 
     Args:
         predictor: that answers.
@@ -39,50 +51,73 @@ def predict_file(
         chunk: rows held at a time.
 
     Raises:
-        DataError: if the column is missing, or `target` is the source.
+        DataError: if no row has the column, or `target` is the source.
+        StorageError: if the target cannot be written.
     """
     if target is not None and target.resolve() == source.resolve():
         raise DataError(f"{target} is the file that is read; give another one to write")
+    rows, columns = _peek(_scan(source, column), source, column, chunk)
     counts = Counts()
-    rows = _rows(source, column)
-    first = list(islice(rows, 1))  # a wrong column must not cost an old target
-    rows = chain(first, rows)
-    taken = set(first[0]) if first else set()
     with ExitStack() as stack:
         writer = stack.enter_context(RowWriter(target)) if target is not None else None
         while part := list(islice(rows, chunk)):
-            texts = [row.get(column) for row in part]
-            for row, prediction in zip(part, predictor.predict(texts), strict=True):  # type: ignore[arg-type]
-                answer = prediction.to_row()
+            for row, answer in zip(part, _answers(predictor, part, column, source), strict=True):
                 counts.rows += 1
-                counts.failed += prediction.error is not None
-                counts.cut += prediction.tokens_cut > 0 and prediction.error is None
-                if writer is not None:
-                    found = _all_columns(answer, target)
-                    writer.write({**row, **{f"predicted_{k}" if k in taken else k: v for k, v in found.items()}})
-                else:
+                counts.failed += answer["error"] is not None
+                counts.cut += answer.get("tokens_cut", 0) > 0 and answer["error"] is None
+                if writer is None:
                     sys.stdout.write(json.dumps(answer) + "\n")
+                    continue
+                kept = {} if isinstance(row, DataError) else row
+                if target is not None and target.suffix.lower() not in (".jsonl", ".ndjson"):
+                    kept = {**dict.fromkeys(columns), **kept}
+                    answer = {name: answer.get(name) for name in ANSWERS}
+                writer.write({**kept, **{f"predicted_{k}" if k in columns else k: v for k, v in answer.items()}})
+        if writer is not None:
+            counts.left_out = tuple(sorted(writer.left_out))
     return counts
 
 
-def _rows(source: Path, column: str) -> Iterator[Row]:
-    if source.suffix.lower() == ".txt":
-        if not source.is_file():
-            raise DataError(f"{source} is not a file")
-        return iter([{column: source.read_text("utf8", errors="surrogateescape")}])
-    return _with_column(read_rows(source), source, column)
+def _answers(predictor: Predictor, part: list[Row | DataError], column: str, source: Path) -> list[Row]:
+    """Answer the rows that have the column; the others get an error in the same place."""
+    texts = [row[column] if isinstance(row, dict) and column in row else None for row in part]
+    answers = [prediction.to_row() for prediction in predictor.predict(texts)]  # type: ignore[arg-type]
+    for place, row in enumerate(part):
+        if isinstance(row, DataError):
+            answers[place]["error"] = str(row)
+        elif column not in row:
+            answers[place]["error"] = str(_no_column(source, column, row))
+    return answers
 
 
-def _with_column(rows: Iterator[Row], source: Path, column: str) -> Iterator[Row]:
-    for number, row in enumerate(rows, 1):
-        if column not in row:
-            raise DataError(f"{source}, row {number}: no column {column!r}; it has: {', '.join(map(str, row))}")
-        yield row
+def _peek(
+    rows: Iterator[Row | DataError], source: Path, column: str, chunk: int
+) -> tuple[Iterator[Row | DataError], list[str]]:
+    """Look for the column before anything is written: a wrong name must not cost an old target.
+
+    Returns:
+        All rows, and the columns of the first one that has it.
+
+    Raises:
+        DataError: if none of the first `chunk` rows has the column.
+    """
+    seen: list[Row | DataError] = []
+    for row in islice(rows, chunk):
+        seen.append(row)
+        if isinstance(row, dict) and column in row:
+            return chain(seen, rows), list(row)
+    for row in seen:
+        raise row if isinstance(row, DataError) else _no_column(source, column, row)
+    return iter(()), []
 
 
-def _all_columns(answer: Row, target: Path | None) -> Row:
-    """CSV and Parquet want the same columns in every row, an answer's or a failure's."""
-    if target is not None and target.suffix.lower() in (".jsonl", ".ndjson"):
-        return answer
-    names = ("label", "labels", "value", "embedding", "scores", "tokens_read", "tokens_cut", "error")
-    return {name: answer.get(name) for name in names}
+def _no_column(source: Path, column: str, row: Row) -> DataError:
+    return DataError(f"{source}: no column {column!r} in a row; it has: {', '.join(map(str, row))}")
+
+
+def _scan(source: Path, column: str) -> Iterator[Row | DataError]:
+    if source.suffix.lower() != ".txt":
+        return scan_rows(source)
+    if not source.is_file():
+        raise DataError(f"{source} is not a file")
+    return iter([{column: source.read_text("utf8", errors="surrogateescape")}])

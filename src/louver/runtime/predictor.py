@@ -14,7 +14,7 @@ from louver.decode import Prediction, decode, pool_windows
 from louver.errors import OptionError, TextError
 from louver.runtime.engine import Engine, open_engine, usable_cores
 from louver.runtime.schedule import Group, schedule
-from louver.text import Fitted, Tokenizer, Truncation, check, fit
+from louver.text import Fitted, Tokenizer, Truncation, check, inputs
 
 
 class Predictor:
@@ -62,21 +62,21 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise OptionError("predict takes a list of texts, got one string; write predict([text])")
-        results: list[Prediction | None] = [None] * len(texts)
-        fitted = self._fit(texts, results)
-        pieces = [(index, self.tokenizer.wrap(piece)) for index, found in fitted.items() for piece in found.pieces]
-        outputs = self._run([ids for _, ids in pieces])
-        of_text: dict[int, list[int]] = {}
-        for number, (index, _) in enumerate(pieces):
-            of_text.setdefault(index, []).append(number)
-        for index, numbers in of_text.items():
-            found = fitted[index]
-            output = outputs[numbers[0]]
-            if len(numbers) > 1:
-                tokens = [len(pieces[n][1]) for n in numbers]
-                output = pool_windows(np.stack([outputs[n] for n in numbers]), tokens, self.card.kind)
-            results[index] = decode(output, self.card, found.read, found.cut)
-        return [result for result in results if result is not None]
+        results = [Prediction()] * len(texts)
+        readable: list[tuple[int, str]] = []
+        for index, text in enumerate(texts):
+            try:
+                readable.append((index, check(text)))
+            except TextError as error:
+                results[index] = Prediction(error=str(error))
+        fitted = self._fit([text for _, text in readable])
+        outputs = self._run(fitted)
+        for (index, _), found, output in zip(readable, fitted, outputs, strict=True):
+            if output is None:
+                results[index] = Prediction(error=found.error, tokens_cut=found.cut)
+            else:
+                results[index] = decode(output, self.card, found.read, found.cut)
+        return results
 
     def logits(self, texts: Sequence[str]) -> np.ndarray:
         """Return the raw outputs (n, outputs) of texts that can all be read; for measuring.
@@ -84,19 +84,11 @@ class Predictor:
         Raises:
             TextError: for the first text that cannot.
         """
-        results: list[Prediction | None] = [None] * len(texts)
-        fitted = self._fit(texts, results)
-        bad = next((r for r in results if r is not None), None)
-        if bad is not None:
-            raise TextError(str(bad.error))
-        pieces = [(index, self.tokenizer.wrap(piece)) for index, found in fitted.items() for piece in found.pieces]
-        outputs = self._run([ids for _, ids in pieces])
-        rows = []
-        for index in range(len(texts)):
-            mine = [n for n, (i, _) in enumerate(pieces) if i == index]
-            stacked = np.stack([outputs[n] for n in mine])
-            rows.append(pool_windows(stacked, [len(pieces[n][1]) for n in mine], self.card.kind))
-        return np.stack(rows)
+        fitted = self._fit([check(text) for text in texts])
+        for found in fitted:
+            if found.error is not None:
+                raise TextError(found.error)
+        return np.stack([output for output in self._run(fitted) if output is not None])
 
     def stream(self, texts: Iterable[str], *, chunk: int = 256) -> Iterator[Prediction]:
         """Answer texts as they come, in order, holding one chunk at a time.
@@ -119,25 +111,28 @@ class Predictor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fit(self, texts: Sequence[str], results: list[Prediction | None]) -> dict[int, Fitted]:
-        """Tokenize and cut the texts that can be read; put an error into the results of the others."""
-        readable: list[tuple[int, str]] = []
-        for index, text in enumerate(texts):
-            try:
-                readable.append((index, self.card.prompt + check(text)))
-            except TextError as error:
-                results[index] = Prediction(error=str(error))
-        fitted: dict[int, Fitted] = {}
-        room = self.card.max_length - self.tokenizer.specials
-        encoded = self.tokenizer.encode([text for _, text in readable])
-        for (index, _), ids in zip(readable, encoded, strict=True):
-            try:
-                fitted[index] = fit(ids, room, self.truncation, max_length=self.card.max_length)
-            except TextError as error:
-                results[index] = Prediction(error=str(error), tokens_cut=len(ids))
-        return fitted
+    def _fit(self, texts: Sequence[str]) -> list[Fitted]:
+        return inputs(
+            self.tokenizer,
+            texts,
+            max_length=self.card.max_length,
+            truncation=self.truncation,
+            prompt=self.card.prompt,
+        )
 
-    def _run(self, rows: list[np.ndarray]) -> list[np.ndarray]:
+    def _run(self, texts: Sequence[Fitted]) -> list[np.ndarray | None]:
+        """Compute every text's output from its pieces; a text without pieces gets None."""
+        outputs = self._run_pieces([piece for found in texts for piece in found.pieces])
+        answers: list[np.ndarray | None] = []
+        start = 0
+        for found in texts:
+            stop = start + len(found.pieces)
+            tokens = [len(piece) for piece in found.pieces]
+            answers.append(pool_windows(np.stack(outputs[start:stop]), tokens, self.card.kind) if tokens else None)
+            start = stop
+        return answers
+
+    def _run_pieces(self, rows: list[np.ndarray]) -> list[np.ndarray]:
         """Compute every row's output; the calls run side by side on the engine's workers."""
         groups = schedule(
             [len(row) for row in rows],

@@ -38,14 +38,15 @@ class Classification:
         Raises:
             DataError: if names and numbers are mixed, or there is one class only.
         """
-        kinds = Counter(type(e.label) for e in examples)
-        if kinds.keys() == {float}:
+        kinds = {type(e.label) for e in examples}
+        if kinds == {float}:
             return cls("regression", ())
         if float in kinds:
             raise DataError("labels mix names and numbers; write all of them one way")
         labels = tuple(sorted({name for e in examples for name in names_of(e.label)}))
         if len(labels) < 2:
-            raise DataError(f"training has one class only, {labels[0]!r}; a classification needs two")
+            found = f"one class only, {labels[0]!r}" if labels else "no labels, every list is empty"
+            raise DataError(f"training has {found}; a classification needs two")
         return cls("multi" if tuple in kinds else "single", labels)
 
     @property
@@ -60,6 +61,9 @@ class Classification:
             DataError: if a label is not one of `labels`.
         """
         if self.kind == "regression":
+            names = [e.label for e in examples if not isinstance(e.label, float)]
+            if names:
+                raise DataError(f"the model gives numbers, and a label is {names[0]!r}; read them with labels: numbers")
             return np.asarray([e.label for e in examples], np.float32)
         index = {name: i for i, name in enumerate(self.labels)}
         for example in examples:
@@ -67,6 +71,12 @@ class Classification:
                 if name not in index:
                     raise DataError(f"label {name!r} was not in training, which had: {', '.join(self.labels)}")
         if self.kind == "single":
+            for example in examples:
+                if len(names_of(example.label)) != 1:
+                    raise DataError(
+                        f"the model gives one label a text, and a row has {len(names_of(example.label))}: "
+                        f"{example.label!r}; mend the row, or train on such rows"
+                    )
             return np.asarray([index[names_of(e.label)[0]] for e in examples], np.int64)
         result = np.zeros((len(examples), len(self.labels)), np.float32)
         for row, example in enumerate(examples):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -40,6 +41,8 @@ class Columns:
         split: column that names train, validation and test; empty if there is none.
         group: column whose values must not be shared between the parts; empty if there is none.
         date: column to split by in time, latest to test; empty if there is none.
+        labels: "names" or "numbers"; "auto" takes numbers if every label is one and some have a fraction (``3.5``),
+            because ``0`` and ``1`` are as often names of classes.
     """
 
     text: str = "text"
@@ -47,6 +50,7 @@ class Columns:
     split: str = ""
     group: str = ""
     date: str = ""
+    labels: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,11 @@ def read_examples(path: str | Path, columns: Columns) -> list[tuple[Example, str
     Raises:
         DataError: if a column is missing or a label has no meaning.
     """
+    if columns.labels not in ("auto", "names", "numbers"):
+        raise DataError(unknown("meaning of labels", columns.labels, ("auto", "names", "numbers")))
     rows = _datasets_rows(Path(path)) if Path(path).is_dir() else read_rows(path)
-    found = []
+    found: list[tuple[Example, str]] = []
+    raw: list[object] = []
     for number, row in enumerate(rows, 1):
         for column in (columns.text, columns.label, columns.split, columns.group, columns.date):
             if column and column not in row:
@@ -82,11 +89,15 @@ def read_examples(path: str | Path, columns: Columns) -> list[tuple[Example, str
         part = str(row[columns.split]) if columns.split else str(row.get("__split__", ""))
         group = str(row[columns.group or columns.date]) if columns.group or columns.date else ""
         text = row[columns.text]
-        label = _label(row[columns.label], f"{path}, row {number}")
-        found.append((Example("" if text is None else str(text), label, group), _part(part)))
+        raw.append(row[columns.label])
+        found.append((Example("" if text is None else str(text), "", group), _part(part)))
     if not found:
         raise DataError(f"{path} has no rows")
-    return found
+    meaning = _number if _are_numbers(raw, columns.labels) else _name
+    return [
+        (replace(example, label=meaning(value, f"{path}, row {number}")), part)
+        for number, (value, (example, part)) in enumerate(zip(raw, found, strict=True), 1)
+    ]
 
 
 def _datasets_rows(directory: Path) -> Iterable[Row]:
@@ -102,13 +113,35 @@ def _datasets_rows(directory: Path) -> Iterable[Row]:
     return (dict(row) for row in loaded)
 
 
-def _label(value: object, where: str) -> Label:
+def _are_numbers(labels: Sequence[object], wanted: str) -> bool:
+    if wanted != "auto":
+        return wanted == "numbers"
+    return all(_is_written_number(v) for v in labels) and any(isinstance(v, float) or "." in str(v) for v in labels)
+
+
+def _is_written_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except (ValueError, OverflowError):
+        return False
+
+
+def _number(value: object, where: str) -> float:
+    if not _is_written_number(value):
+        raise DataError(f"{where}: label {value!r} is no finite number; drop or mend the row")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _name(value: object, where: str) -> str | tuple[str, ...]:
+    """Read one name, or several: a list, or text with ``|`` between them."""
     if isinstance(value, list | tuple):
         return tuple(sorted({str(v) for v in value}))
-    if isinstance(value, float) and np.isfinite(value):
-        return float(value)
     if isinstance(value, bool | int):
         return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
     if isinstance(value, str) and value:
         return tuple(sorted(set(value.split("|")))) if "|" in value else value
     raise DataError(f"{where}: label {value!r} is neither a name, a list of names nor a number; drop or mend the row")
@@ -163,7 +196,7 @@ def make_splits(
     shuffled = {name: [rows[i] for i in rng.permutation(len(rows))] for name, rows in parts.items()}
     caps: dict[str, int] = {str(name): limit for name, limit in (limits or {}).items()}
     kept_parts = {name: rows[: caps.get(name)] for name, rows in shuffled.items()}
-    cleaned = _check_parts(kept_parts, drop, dropped)
+    cleaned = _with_learnable_labels(_without_shared(kept_parts, drop, dropped), drop, dropped)
     return Splits(cleaned["train"], cleaned["validation"], cleaned["test"], dict(dropped))
 
 
@@ -204,9 +237,10 @@ def _date(written: str) -> datetime:
         raise DataError(f"date {written!r} is not ISO 8601; write it as 2017-03-09, which also sorts") from error
 
 
-def _check_parts(
+def _without_shared(
     parts: dict[str, list[Example]], drop: Sequence[str], dropped: Counter[str]
 ) -> dict[str, list[Example]]:
+    """Refuse or drop texts that stand in two parts."""
     seen: set[str] = set()
     clean: dict[str, list[Example]] = {}
     for name in PARTS:  # a text belongs to the first part that has it
@@ -226,22 +260,40 @@ def _check_parts(
                 seen.add(example.text)
         seen |= {e.text for e in rows}
         clean[name] = rows
-    counts = Counter(label for e in clean["train"] for label in names_of(e.label))
-    rare = sorted(label for label, count in counts.items() if count < 2)
-    if rare and "rare" not in drop:
-        raise DataError(f"class {rare[0]!r} has one training example; give it more, or say drop: [rare]")
+    return clean
+
+
+def _with_learnable_labels(
+    parts: dict[str, list[Example]], drop: Sequence[str], dropped: Counter[str]
+) -> dict[str, list[Example]]:
+    """Refuse or drop labels that training has once or never."""
+    clean = dict(parts)
+    if "rare" not in drop and (rare := _rare_names(clean["train"])):
+        raise DataError(f"class {min(rare)!r} has one training example; give it more, or say drop: [rare]")
+    taught = {label for e in clean["train"] for label in names_of(e.label)}
+    while rare := _rare_names(clean["train"]):  # a row with several labels takes its others with it
+        rows = [e for e in clean["train"] if not set(names_of(e.label)) & rare]
+        dropped["rare or unseen"] += len(clean["train"]) - len(rows)
+        clean["train"] = rows
+    known = {label for e in clean["train"] for label in names_of(e.label)}
     for name in PARTS:
-        bad = [e for e in clean[name] if any(counts[label] < 2 for label in names_of(e.label))]
-        missing = [label for e in bad for label in names_of(e.label) if not counts[label]]
-        if missing and "unseen" not in drop:
+        rows = [e for e in clean[name] if known.issuperset(names_of(e.label))]
+        unseen = sorted({label for e in clean[name] for label in names_of(e.label)} - taught)
+        if unseen and "unseen" not in drop:
             raise DataError(
-                f"label {missing[0]!r} of a {name} row never occurs in training; check the split, or say drop: [unseen]"
+                f"label {unseen[0]!r} of a {name} row never occurs in training; check the split, or say drop: [unseen]"
             )
-        dropped["rare or unseen"] += len(bad)
-        clean[name] = [e for e in clean[name] if e not in bad] if bad else clean[name]
-        if not clean[name]:
+        dropped["rare or unseen"] += len(clean[name]) - len(rows)
+        clean[name] = rows
+        if not rows:
             raise DataError(f"no {name} rows are left; give more rows or other shares")
     return clean
+
+
+def _rare_names(examples: Sequence[Example]) -> set[str]:
+    """Return the names that occur once."""
+    counts = Counter(label for e in examples for label in names_of(e.label))
+    return {label for label, count in counts.items() if count < 2}
 
 
 def names_of(label: Label) -> tuple[str, ...]:

@@ -1,8 +1,21 @@
 """Texts to ids, and files to rows. Needs tokenizers and numpy alone (Parquet: pyarrow)."""
 
 from louver.text.hygiene import check
-from louver.text.rows import Row, RowWriter, read_rows
+from louver.text.inputs import inputs
+from louver.text.rows import Row, RowWriter, read_rows, scan_rows
 from louver.text.tokenizer import Tokenizer
 from louver.text.truncation import Fitted, Ids, Truncation, fit
 
-__all__ = ["Fitted", "Ids", "Row", "RowWriter", "Tokenizer", "Truncation", "check", "fit", "read_rows"]
+__all__ = [
+    "Fitted",
+    "Ids",
+    "Row",
+    "RowWriter",
+    "Tokenizer",
+    "Truncation",
+    "check",
+    "fit",
+    "inputs",
+    "read_rows",
+    "scan_rows",
+]

@@ -68,6 +68,21 @@ class Tokenizer:
         encodings = self.core.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int64) for encoding in encodings]
 
+    def encode_after(self, prompt: str, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
+        """Turn each text behind a prompt into (ids of the prompt, ids of the text).
+
+        Both are tokenized in one go, because a word may be another token at the start of a string than inside it.
+        """
+        if not prompt:
+            return [(np.empty(0, np.int64), ids) for ids in self.encode(texts)]
+        end = len(prompt.rstrip())  # the space before a word belongs to the word
+        found = []
+        for encoding in self.core.encode_batch([prompt + text for text in texts], add_special_tokens=False):
+            ids = np.asarray(encoding.ids, np.int64)
+            count = sum(start < end for start, _ in encoding.offsets)
+            found.append((ids[:count], ids[count:]))
+        return found
+
     def wrap(self, ids: Ids) -> Ids:
         """Put the specials around a text's ids."""
         return np.concatenate([np.asarray(self.prefix, np.int64), ids, np.asarray(self.suffix, np.int64)])

@@ -47,14 +47,16 @@ class Fitted:
     """What is left of a text.
 
     Attributes:
-        pieces: ids without specials, one piece unless windows were asked for.
+        pieces: of `fit`, ids without specials; of `inputs`, what the model gets. One, unless windows were asked for.
         read: tokens read, over all pieces, without specials and without counting an overlap twice.
         cut: tokens not read.
+        error: why there are no pieces.
     """
 
     pieces: list[Ids]
     read: int
     cut: int
+    error: str | None = None
 
 
 def fit(ids: Ids, room: int, truncation: Truncation, *, max_length: int, overlap: int = 0) -> Fitted:

@@ -23,11 +23,24 @@ from louver.encoders.plug import without_attention_dropout
 from louver.encoders.pooling import Reader
 from louver.errors import TrainingError
 from louver.measure.machine import has_bf16
+from louver.storage import storing
+from louver.training.features import Batch, Feature, collate
 from louver.training.options import TrainingOptions
 
-Batch = dict[str, Tensor]
-Feature = dict[str, Any]
 Objective = Callable[[Reader, Batch], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A reader on validation.
+
+    Attributes:
+        score: the number that is to rise.
+        logits: (texts, outputs) that it was made of.
+    """
+
+    score: float
+    logits: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -35,10 +48,12 @@ class Fit:
     """What training gave.
 
     Attributes:
-        history: one entry an epoch, the start included: validation score and loss.
+        best: judgement of the weights that were kept.
+        history: one entry an epoch, the start included: validation score, and training loss.
         steps: optimizer steps taken.
     """
 
+    best: Judgement
     history: list[dict[str, float]]
     steps: int
 
@@ -74,31 +89,32 @@ class Learner(nn.Module):
         self.reader.encoder.activation_checkpointing_enable(**options)
 
 
-def collate(pad_id: int) -> Callable[[Sequence[Feature]], Batch]:
-    """Return a collator that pads ids to the longest text of a batch and stacks everything else."""
+class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers exports it lazily, as Any
+    """The Trainer, with our own judgement after each epoch: of whole texts, each at its own length.
 
-    def join(features: Sequence[Feature]) -> Batch:
-        longest = max(len(f["input_ids"]) for f in features)
-        ids = torch.full((len(features), longest), pad_id, dtype=torch.long)
-        mask = torch.zeros(len(features), longest, dtype=torch.long)
-        for row, feature in enumerate(features):
-            count = len(feature["input_ids"])
-            ids[row, :count] = torch.as_tensor(feature["input_ids"])
-            mask[row, :count] = 1
-        rest = {key: torch.as_tensor(np.stack([f[key] for f in features])) for key in features[0] if key != "input_ids"}
-        return {"input_ids": ids, "attention_mask": mask, **rest}
+    Its own evaluation pads to batches in training's order, and scores windows apart from each other.
+    """
 
-    return join
+    def __init__(self, judge: Callable[[], float], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.judge = judge
+        self.control: transformers.TrainerControl
+
+    def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
+        metrics = {f"{metric_key_prefix}_score": self.judge()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
 
 def fit(
     reader: Reader,
     objective: Objective,
     train: Sequence[Feature],
-    validation: Sequence[Feature],
-    score: Callable[[np.ndarray, np.ndarray], float],
+    judge: Callable[[Reader], Judgement],
     options: TrainingOptions,
     *,
+    start: Judgement | None = None,
     pad_id: int = 0,
     progress: bool = True,
 ) -> Fit:
@@ -108,89 +124,61 @@ def fit(
         reader: what is trained.
         objective: loss and outputs of a batch.
         train: features with ``input_ids`` and whatever the objective reads.
-        validation: the same, for the score.
-        score: maps (n, outputs) logits and their targets, in one order, to the number that is to rise.
+        judge: judges the reader as it stands.
         options: how to train.
+        start: judgement of the reader before training; then the start counts as an epoch, and may be the best.
         pad_id: id of padding.
         progress: show progress bars.
 
     Raises:
         TrainingError: if the loss stops being a number.
     """
-    truth = np.stack([feature["labels"] for feature in validation])
-    start = score(answers(reader, validation, pad_id), truth) if options.probe or not options.epochs else None
     if not options.epochs:
-        return Fit([{"epoch": 0.0, "score": start or 0.0}], 0)
+        found = start or judge(reader)
+        return Fit(found, [{"epoch": 0.0, "score": found.score}], 0)
     before = copy.deepcopy(reader.state_dict()) if start is not None else None
     if not options.attention_dropout and reader.pooling != "own":
         without_attention_dropout(reader.encoder)
+    judged: list[Judgement] = []
+
+    def judge_epoch() -> float:
+        judged.append(judge(reader))
+        return judged[-1].score
+
     learner = Learner(reader, objective, options.accumulation)
     transformers.set_seed(options.seed)
-    with tempfile.TemporaryDirectory(prefix="louver-training-") as scratch, _known_warnings():
-        trainer = transformers.Trainer(
+    with storing("a checkpoint"), tempfile.TemporaryDirectory(prefix="louver-training-") as scratch, _known_warnings():
+        trainer = _Trainer(
+            judge_epoch,
             model=learner,
             args=_arguments(options, scratch, progress),
             data_collator=collate(pad_id),
             train_dataset=list(train),
-            eval_dataset=list(validation),
-            # with group_by_length the Trainer reorders evaluation too: logits belong to its labels, not to our order
-            compute_metrics=lambda found: {"score": score(np.asarray(found.predictions), np.asarray(found.label_ids))},
+            eval_dataset=[],  # judged by `judge`
             callbacks=[transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)],
             optimizers=(_optimizer(reader, options), None),
         )
         if not progress:
             trainer.remove_callback(transformers.PrinterCallback)
         outcome = trainer.train()
-        history = [
-            {key.removeprefix("eval_"): float(entry[key]) for key in ("epoch", "eval_score", "eval_loss")}
-            for entry in trainer.state.log_history
-            if "eval_score" in entry
-        ]
+        history = _by_epoch(trainer.state.log_history)
+    best = max(judged, key=lambda one: one.score)  # the first of equals, as the Trainer keeps it
     if before is not None and start is not None:
-        history.insert(0, {"epoch": 0.0, "score": start})
-        if start > max(entry["score"] for entry in history[1:]):
+        history.insert(0, {"epoch": 0.0, "score": start.score})
+        if start.score > best.score:
             reader.load_state_dict(before)
+            best = start
     reader.eval()
-    return Fit(history, outcome.global_step)
+    return Fit(best, history, outcome.global_step)
 
 
-@torch.inference_mode()
-def answers(
-    reader: Reader,
-    rows: Sequence[Feature],
-    pad_id: int,
-    *,
-    ask: Callable[[Tensor, Tensor], Tensor] | None = None,
-    tokens: int = 8192,
-) -> np.ndarray:
-    """Run a reader over features, in batches of similar length.
-
-    Args:
-        reader: put into evaluation mode.
-        rows: features with ``input_ids``.
-        pad_id: id of padding.
-        ask: what to run, from ids and mask to one row a text; the reader itself if None.
-        tokens: tokens a batch at most.
-
-    Returns:
-        (n, outputs), in the order of the rows.
-    """
-    reader.eval()
-    device = next(reader.parameters()).device
-    join = collate(pad_id)
-    found: list[np.ndarray] = [np.empty(0)] * len(rows)
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
-    while order:
-        taken = 1
-        while taken < len(order) and len(rows[order[taken]]["input_ids"]) * (taken + 1) <= tokens:
-            taken += 1
-        batch = join([{"input_ids": rows[i]["input_ids"]} for i in order[:taken]])
-        ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
-        output = (ask or reader)(ids, mask).float().cpu().numpy()
-        for i, row in zip(order[:taken], output, strict=True):
-            found[i] = row
-        order = order[taken:]
-    return np.stack(found)
+def _by_epoch(log: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """Join what the Trainer logged of an epoch: the training loss, then the score."""
+    epochs: dict[float, dict[str, float]] = {}
+    for entry in log:
+        found = epochs.setdefault(entry["epoch"], {"epoch": float(entry["epoch"])})
+        found |= {name.removeprefix("eval_"): float(entry[name]) for name in ("loss", "eval_score") if name in entry}
+    return [entry for entry in epochs.values() if "score" in entry]
 
 
 def _arguments(options: TrainingOptions, scratch: str | Path, progress: bool) -> transformers.TrainingArguments:
@@ -198,7 +186,6 @@ def _arguments(options: TrainingOptions, scratch: str | Path, progress: bool) ->
     return transformers.TrainingArguments(
         output_dir=str(scratch),
         per_device_train_batch_size=options.batch_size,
-        per_device_eval_batch_size=options.batch_size,
         gradient_accumulation_steps=options.accumulation,
         num_train_epochs=options.epochs,
         learning_rate=options.learning_rate,
@@ -206,6 +193,7 @@ def _arguments(options: TrainingOptions, scratch: str | Path, progress: bool) ->
         weight_decay=options.weight_decay,
         activation_checkpointing=options.gradient_checkpointing,
         bf16=bf16,
+        use_cpu=bf16 and not torch.cuda.is_available(),  # the Trainer wants to hear that bf16 on a CPU is meant
         eval_strategy="epoch",
         save_strategy="epoch",
         save_total_limit=1,
@@ -217,7 +205,6 @@ def _arguments(options: TrainingOptions, scratch: str | Path, progress: bool) ->
         logging_nan_inf_filter=False,
         train_sampling_strategy="group_by_length",
         remove_unused_columns=False,
-        label_names=["labels"],
         dataloader_pin_memory=torch.cuda.is_available(),
         disable_tqdm=not progress,
         seed=options.seed,

@@ -5,8 +5,7 @@ Costs one forward pass over the texts; the fit itself is scikit-learn's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,54 +13,73 @@ import torch
 from louver.encoders.pooling import Reader
 from louver.tasks import Classification
 from louver.tasks.metrics import Metric
-from louver.training.fit import Feature, answers
+from louver.training.features import Features
 
 STRENGTHS = (0.01, 0.1, 1.0)
 """Inverse regularisations tried on validation."""
 
 
+@dataclass(frozen=True)
+class Probe:
+    """A linear head on frozen states.
+
+    Attributes:
+        strength: inverse regularisation that was chosen.
+        score: of its decisions on validation, at plain thresholds.
+        logits: (texts, outputs) of validation.
+    """
+
+    strength: float
+    score: float
+    logits: np.ndarray
+
+    def to_json(self) -> dict[str, float]:
+        """Return what a bundle's history keeps."""
+        return {"strength": self.strength, "score": round(self.score, 4)}
+
+
 def probe(
     reader: Reader,
     task: Classification,
-    train: Sequence[Feature],
-    validation: Sequence[Feature],
+    train: Features,
+    validation: Features,
     truth: np.ndarray,
     score: Metric,
-    *,
-    pad_id: int,
-) -> dict[str, Any]:
+) -> Probe:
     """Put the head into a reader that fits its frozen states best.
 
     Args:
         reader: its head is replaced in place, its encoder is not touched.
         task: what is learned.
-        train: features with ``input_ids`` and ``labels``.
-        validation: features; the strength of regularisation is chosen on them.
+        train: what the head learns from.
+        validation: the strength of regularisation is chosen on them.
         truth: targets of validation.
         score: that chooses.
-        pad_id: id of padding.
 
     Returns:
-        The chosen strength and its validation score.
+        What was found; the head is in the reader.
     """
     assert reader.head is not None
-    states = answers(reader, train, pad_id, ask=reader.pooled)
-    held = answers(reader, validation, pad_id, ask=reader.pooled)
-    labels = np.stack([feature["labels"] for feature in train])
+    states = train.answers(reader, ask=reader.pooled)
+    held = validation.answers(reader, ask=reader.pooled)
+    labels = train.labels
     mean, spread = states.mean(0), states.std(0) + 1e-6
-    best: tuple[float, float, np.ndarray, np.ndarray] | None = None
+    best: Probe | None = None
+    head: tuple[np.ndarray, np.ndarray] | None = None
     for strength in STRENGTHS:
         weight, bias = _fit(task, (states - mean) / spread, labels, strength)
         weight = weight / spread  # the scaling becomes part of the head
         bias = bias - weight @ mean
-        found = score(truth, task.decisions(held @ weight.T + bias))
-        if best is None or found > best[0]:
-            best = (found, strength, weight, bias)
+        logits = validation.join(held @ weight.T + bias)
+        found = Probe(strength, score(truth, task.decisions(logits)), logits)
+        if best is None or found.score > best.score:
+            best, head = found, (weight, bias)
     assert best is not None
+    assert head is not None
     with torch.no_grad():
-        reader.head.weight.copy_(torch.from_numpy(best[2]))
-        reader.head.bias.copy_(torch.from_numpy(best[3]))
-    return {"strength": best[1], "score": round(best[0], 4)}
+        reader.head.weight.copy_(torch.from_numpy(head[0]))
+        reader.head.bias.copy_(torch.from_numpy(head[1]))
+    return best
 
 
 def _fit(

@@ -1,0 +1,178 @@
+"""What fine-tuning and distillation share: features before training, judgement during it, a bundle after it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from louver.bundle import Bundle, Card, Record, write_card, writing
+from louver.encoders.extend import golden
+from louver.encoders.pooling import Reader
+from louver.errors import OptionError
+from louver.measure.intervals import score as score_with_interval
+from louver.tasks import Classification, Splits, metric
+from louver.tasks.metrics import Metric
+from louver.text import Tokenizer
+from louver.training.features import Features
+from louver.training.fit import Fit, Judgement, Objective, fit
+from louver.training.options import TrainingOptions
+from louver.training.probe import Probe, probe
+from louver.versions import versions
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One training: what is learned from which texts, and how answers are judged.
+
+    Attributes:
+        source: the bundle that training starts from.
+        card: of the new bundle, as far as it is known before training.
+        task: what is learned.
+        data: three disjoint parts; the best epoch and the thresholds are chosen on validation, test is not touched.
+        options: how to train.
+        metric: name of the score that chooses.
+        score: the score itself.
+        tokenizer: of the model.
+        device: where training runs.
+        train: texts to learn from; may be cut to save time.
+        validation: texts to judge on, as they will be read.
+        truth: targets of validation.
+        began: when the step began, by `time.perf_counter`.
+    """
+
+    source: Bundle
+    card: Card
+    task: Classification
+    data: Splits
+    options: TrainingOptions
+    metric: str
+    score: Metric
+    tokenizer: Tokenizer
+    device: str
+    train: Features
+    validation: Features
+    truth: np.ndarray
+    began: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def prepare(
+        cls,
+        source: Bundle,
+        card: Card,
+        task: Classification,
+        data: Splits,
+        options: TrainingOptions,
+        metric_name: str | None,
+    ) -> Lesson:
+        """Tokenize the texts and look up the score.
+
+        Raises:
+            OptionError: if more tokens are asked for than the bundle reads, or the metric is unknown.
+            DataError: if a label of validation is unknown.
+        """
+        name, scorer = metric(task.kind, metric_name)
+        if options.max_length is not None and options.max_length > card.max_length:
+            raise OptionError(
+                f"{source.path} reads {card.max_length} tokens, got max_length={options.max_length}; extend it first"
+            )
+        card = card.model_copy(
+            update={
+                "task": "classify",
+                "kind": task.kind,
+                "labels": list(task.labels),
+                "truncation": options.truncation,
+            }
+        )
+        tokenizer = Tokenizer.open(source.path)
+        truth = task.targets(data.validation)
+        rule = _readable(options.truncation)
+        length = options.max_length or card.max_length
+        train = Features.of(data.train, task.targets(data.train), tokenizer, card, max_length=length, truncation=rule)
+        validation = Features.of(data.validation, truth, tokenizer, card, max_length=card.max_length, truncation=rule)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return cls(source, card, task, data, options, name, scorer, tokenizer, device, train, validation, truth)
+
+    def probe(self, reader: Reader) -> Probe | None:
+        """Give a reader the best linear head on its frozen states, if the options ask for it."""
+        if not self.options.probe:
+            return None
+        train = Features.of(
+            self.data.train,
+            self.task.targets(self.data.train),
+            self.tokenizer,
+            self.card,
+            max_length=self.card.max_length,
+            truncation=_readable(self.options.truncation),
+        )
+        return probe(reader, self.task, train, self.validation, self.truth, self.score)
+
+    def class_weights(self) -> torch.Tensor | None:
+        """Return the weight of each class in the loss, if the options ask for it."""
+        if not self.options.class_weights or not self.task.labels:
+            return None
+        return torch.from_numpy(self.task.class_weights(self.data.train)).to(self.device)
+
+    def teach(self, reader: Reader, objective: Objective, *, start: Probe | None, progress: bool) -> Fit:
+        """Train a reader, and leave the weights of its best epoch in it; the probe it starts from may be the best."""
+        return fit(
+            reader,
+            objective,
+            self.train.rows,
+            lambda reader: self._judge(self.validation.logits(reader)),
+            self.options,
+            start=None if start is None else self._judge(start.logits),
+            pad_id=self.tokenizer.pad_id,
+            progress=progress,
+        )
+
+    def _judge(self, logits: np.ndarray) -> Judgement:
+        """Score answers to validation, at the thresholds that are best for them."""
+        return Judgement(self.task.tuned_score(self.score)(logits, self.truth), logits)
+
+    def write(
+        self,
+        reader: Reader,
+        result: Fit,
+        into: str | Path,
+        *,
+        step: str,
+        probe: Probe | None,
+        settings: dict[str, Any] | None = None,
+        replace: bool,
+    ) -> Bundle:
+        """Tune the thresholds, score validation, and write the trained reader as a bundle."""
+        logits = result.best.logits
+        thresholds = self.task.tune_thresholds(logits, self.truth, self.score)
+        decisions = self.task.decisions(logits, thresholds)
+        found = score_with_interval(self.score, self.truth, decisions, seed=self.options.seed)
+        record = Record(
+            step=step,
+            settings={**self.options.model_dump(), **(settings or {}), "metric": self.metric},
+            parents=[self.source.digest],
+            numbers={
+                "validation": {self.metric: found.to_json()},
+                "epochs": result.history,
+                "n_train": len(self.data.train),
+                "steps": result.steps,
+                "probe": None if probe is None else probe.to_json(),
+            },
+            seconds=time.perf_counter() - self.began,
+            versions=versions(),
+        )
+        card = self.card.model_copy(update={"thresholds": thresholds, "history": [*self.card.history, record]})
+        with writing(into, replace=replace) as draft:
+            reader.cpu().save(draft)
+            for file in self.source.path.glob("tokenizer*"):
+                (draft / file.name).write_bytes(file.read_bytes())
+            write_card(draft, card.model_copy(update={"golden": golden(reader, self.tokenizer, card)}))
+        return Bundle.open(into, verify=False)
+
+
+def _readable(truncation: str) -> str:
+    """Texts that are refused at serving are cut in training, so that every label counts."""
+    return "head" if truncation == "error" else truncation
