@@ -145,6 +145,12 @@ def _minilm_l6(root: Path, into: Path) -> None:
     for name, read in _open(root, "minilm-l6").items():
         if "/model/" in name and name.endswith((".json", ".txt", ".safetensors")) and "1_Pooling" not in name:
             (into / name.rsplit("/", 1)[-1]).write_bytes(read())
+    _write_model_card(into, "all-MiniLM-L6-v2")
+
+
+def _write_model_card(into: Path, title: str) -> None:
+    """Both models are Apache-2.0; a bundle made of one carries that on."""
+    (into / "README.md").write_text(f"---\nlicense: apache-2.0\n---\n\n# {title}\n", "utf8")
 
 
 def _minilm_l3(root: Path, into: Path) -> None:
@@ -179,6 +185,7 @@ def _minilm_l3(root: Path, into: Path) -> None:
     model.save_pretrained(into)
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
         (into / name).write_bytes((tokenizer / name).read_bytes())
+    _write_model_card(into, "paraphrase-MiniLM-L3-v2")
 
 
 def _news_outlet(root: Path, into: Path) -> None:

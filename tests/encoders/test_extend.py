@@ -14,7 +14,8 @@ from tests.encoders.test_plug import CONFIGS, batch, build, measure
 
 import louver
 from louver.bundle import Bundle
-from louver.encoders import plug, positions
+from louver.encoders import extend, plug, positions
+from louver.encoders.load import license_of
 from louver.encoders.pooling import pool
 from louver.errors import BundleError, ModelError, OptionError
 
@@ -159,3 +160,14 @@ def test_pooling() -> None:
     assert pool(states, mask, "mean").tolist() == [[2, 3, 4, 5]]
     with pytest.raises(OptionError, match="unknown pooling 'max'"):
         pool(states, mask, "max")
+
+
+def test_the_licence_goes_with_the_weights(tiny: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny, copy)
+    for content, expected in (("---\nlicense: mit\n---\n", "mit"), ("---\nlicense: [\n---\n", None), ("no head", None)):
+        (copy / "README.md").write_text(content)
+        assert license_of(copy) == expected
+    assert license_of(tiny) is None
+    (copy / "README.md").write_text("---\nlicense: mit\n---\n")
+    assert extend(copy, into=tmp_path / "b", max_length=128).card.license == "mit"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from tests.conftest import colour_rows, write_jsonl
 
 import louver
@@ -181,6 +183,19 @@ def test_a_loss_that_is_no_number_stops_training_with_its_step(
 def test_refusals(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="reads 2048 tokens, got max_length=9999; extend it first"):
         finetune(long_bundle, splits(colours), into=tmp_path / "b", options=TrainingOptions(max_length=9999))
+
+
+def test_a_family_without_checkpointing_says_so(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    config = transformers.AlbertConfig(
+        vocab_size=30522, hidden_size=32, num_attention_heads=4, intermediate_size=32, embedding_size=16
+    )
+    transformers.AlbertModel(config).save_pretrained(tmp_path / "albert")
+    for file in long_bundle.path.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "albert")
+    bundle = louver.extend(tmp_path / "albert", into=tmp_path / "long", max_length=1024)
+    options = TrainingOptions(epochs=1, gradient_checkpointing=True, probe=False, **QUICK)
+    with pytest.raises(OptionError, match="transformers' albert has no gradient checkpointing"):
+        finetune(bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
 
 
 def test_checkpointing_and_class_weights_train_too(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from louver.bundle import CARD, Bundle, Card, Golden, Record, write_card, writing
 from louver.encoders import positions
-from louver.encoders.load import load_plain
+from louver.encoders.load import license_of, load_plain
 from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
 from louver.errors import ModelError, OptionError
@@ -98,6 +98,7 @@ def extend(
         original_length=original,
         pooling=pooling or ("own" if own else "mean"),
         prompt=prompt,
+        license=license_of(name),
         origin=str(name) if not Path(name).exists() else Path(name).name,
         history=[
             Record(

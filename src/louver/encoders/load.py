@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 
 from louver.encoders import positions
@@ -88,6 +89,19 @@ def load_plain(
         raise ModelError(f"cannot load {source!r} ({reason}); give a transformers directory or a hub name") from error
     _settle(model, sorted(info["missing_keys"]), source)
     return model.eval(), tokenizer
+
+
+def license_of(name: str | Path) -> str | None:
+    """Return the licence that a checkpoint's model card names, if it has a card and the card can be read."""
+    directory = Path(name)
+    source = directory / "README.md" if directory.is_dir() else str(name)
+    if isinstance(source, Path) and not source.is_file():
+        return None
+    try:
+        found = ModelCard.load(source).data.license
+    except Exception:  # offline, no card, or a broken one: a licence is told where it is known
+        return None
+    return found if isinstance(found, str) else None
 
 
 @contextmanager

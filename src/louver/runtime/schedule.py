@@ -62,10 +62,9 @@ def schedule(
         start = 0
         while start < len(members):
             width = -(-lengths[members[start]] // multiple) * multiple
-            total, stop = 0, start
+            stop = start
             while stop < len(members):
                 count = stop - start + 1
-                total += lengths[members[stop]]
                 # what the block forces is no choice of the schedule
                 least = sum(-(-lengths[m] // multiple) * multiple for m in members[start : stop + 1])
                 padding = 1 - least / (count * width)
