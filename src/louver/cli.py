@@ -206,7 +206,8 @@ def finetune(
         seed=seed,
     )
     splits = _splits(data, Columns(text, label, split, group, date, labels), drop, seed)
-    _done(train(bundle, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty()))
+    shared: dict[str, Any] = {"metric_name": metric, "progress": sys.stderr.isatty(), "say": _say}
+    _done(train(bundle, splits, into=into, options=options, **shared))
 
 
 @_command("louver distill runs/tuned tickets.csv --into runs/student --layers 3 --label team")
@@ -258,7 +259,9 @@ def distill(
         seed=seed,
     )
     splits = _splits(data, Columns(text, label, split, group, date, labels), drop, seed)
-    _done(teach(teacher, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty()))
+    _done(
+        teach(teacher, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty(), say=_say)
+    )
 
 
 @_command("louver export runs/tuned --into runs/onnx")

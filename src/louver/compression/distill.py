@@ -19,6 +19,7 @@ from louver.encoders.pooling import Reader, read_bundle
 from louver.errors import OptionError
 from louver.tasks import Classification, Splits
 from louver.training.features import Batch
+from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
 
@@ -44,6 +45,7 @@ def distill(
     options: DistillOptions,
     metric_name: str | None = None,
     progress: bool = True,
+    say: Say = lambda _: None,
     replace: bool = False,
 ) -> Bundle:
     """Train a student of fewer layers on a teacher's answers and the labels.
@@ -55,6 +57,7 @@ def distill(
         options: how to distil.
         metric_name: score that chooses the epoch; the kind's default if None.
         progress: show progress bars.
+        say: told the score of every epoch.
         replace: write over an old bundle.
 
     Raises:
@@ -79,7 +82,7 @@ def distill(
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
         return _student_loss(reader, teacher_reader, chosen, task, weights, options, batch)
 
-    result = lesson.teach(student, objective, start=probed, progress=progress)
+    result = lesson.teach(student, objective, start=probed, progress=progress, say=say)
     return lesson.write(
         student, result, into, step="distill", probe=probed, settings={"layers": chosen}, replace=replace
     )

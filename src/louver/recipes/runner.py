@@ -168,13 +168,13 @@ class _Run:
         if isinstance(options, ExtendOptions):
             return extend(self.recipe.model, into=into, **options.model_dump())
         assert parent is not None, "the schema lets only extend come first"
-        name, progress = self.recipe.metric, self.progress
+        shared: dict[str, Any] = {"metric_name": self.recipe.metric, "progress": self.progress, "say": self.say}
         if isinstance(options, TrainingOptions) and "seed" not in options.model_fields_set:
             options = options.model_copy(update={"seed": self.recipe.seed})
         if isinstance(options, DistillOptions):
-            return distill(parent.bundle, self.data, into=into, options=options, metric_name=name, progress=progress)
+            return distill(parent.bundle, self.data, into=into, options=options, **shared)
         if isinstance(options, TrainingOptions):
-            return finetune(parent.bundle, self.data, into=into, options=options, metric_name=name, progress=progress)
+            return finetune(parent.bundle, self.data, into=into, options=options, **shared)
         if isinstance(options, QuantizeOptions):
             return quantize(parent.bundle, into=into, options=options)
         return export(parent.bundle, into=into)

@@ -10,6 +10,7 @@ from louver.bundle import Bundle
 from louver.encoders.pooling import Pooling, Reader, read_bundle
 from louver.tasks import Classification, Splits
 from louver.training.features import Batch
+from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
 
@@ -23,6 +24,7 @@ def finetune(
     metric_name: str | None = None,
     pooling: Pooling | None = None,
     progress: bool = True,
+    say: Say = lambda _: None,
     replace: bool = False,
 ) -> Bundle:
     """Train a classification head and the encoder under it.
@@ -35,6 +37,7 @@ def finetune(
         metric_name: score that chooses the epoch; the kind's default if None.
         pooling: "cls" or "mean"; the bundle's if None ("own" becomes "mean").
         progress: show progress bars.
+        say: told the score of every epoch.
         replace: write over an old bundle.
 
     Returns:
@@ -59,7 +62,7 @@ def finetune(
         logits = reader(batch["input_ids"], batch["attention_mask"])
         return task.loss(logits.float(), batch["labels"], weights), logits
 
-    result = lesson.teach(reader, objective, start=probed, progress=progress)
+    result = lesson.teach(reader, objective, start=probed, progress=progress, say=say)
     return lesson.write(reader, result, into, step="finetune", probe=probed, replace=replace)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from louver.storage import storing
 from louver.training.features import Batch, Feature, collate
 from louver.training.options import TrainingOptions
 
+Say = Callable[[str], object]
 Objective = Callable[[Reader, Batch], tuple[Tensor, Tensor]]
 
 
@@ -117,6 +119,7 @@ def fit(
     start: Judgement | None = None,
     pad_id: int = 0,
     progress: bool = True,
+    say: Say = lambda _: None,
 ) -> Fit:
     """Train a reader in place and leave the weights of its best epoch in it.
 
@@ -129,11 +132,14 @@ def fit(
         start: judgement of the reader before training; then the start counts as an epoch, and may be the best.
         pad_id: id of padding.
         progress: show progress bars.
+        say: told the score of every epoch.
 
     Raises:
         TrainingError: if the loss stops being a number.
         OptionError: if the encoder cannot be checkpointed.
     """
+    if start is not None:
+        say(f"linear probe: score {start.score:.4f}")
     if not options.epochs:
         found = start or judge(reader)
         return Fit(found, [{"epoch": 0.0, "score": found.score}], 0)
@@ -144,9 +150,12 @@ def fit(
     if not options.attention_dropout:
         without_attention_dropout(reader.encoder)
     judged: list[Judgement] = []
+    began = time.perf_counter()
 
     def judge_epoch() -> float:
         judged.append(judge(reader))
+        took = time.perf_counter() - began
+        say(f"epoch {len(judged)} of {options.epochs}: score {judged[-1].score:.4f} after {took:.0f} s")
         return judged[-1].score
 
     learner = Learner(reader, objective, options.accumulation)

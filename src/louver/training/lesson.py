@@ -19,7 +19,7 @@ from louver.tasks import Classification, Splits, metric
 from louver.tasks.metrics import Metric
 from louver.text import Tokenizer
 from louver.training.features import Features
-from louver.training.fit import Fit, Judgement, Objective, fit
+from louver.training.fit import Fit, Judgement, Objective, Say, fit
 from louver.training.options import TrainingOptions
 from louver.training.probe import Probe, probe
 from louver.versions import versions
@@ -117,7 +117,7 @@ class Lesson:
             return None
         return torch.from_numpy(self.task.class_weights(self.data.train)).to(self.device)
 
-    def teach(self, reader: Reader, objective: Objective, *, start: Probe | None, progress: bool) -> Fit:
+    def teach(self, reader: Reader, objective: Objective, *, start: Probe | None, progress: bool, say: Say) -> Fit:
         """Train a reader, and leave the weights of its best epoch in it; the probe it starts from may be the best."""
         return fit(
             reader,
@@ -128,6 +128,7 @@ class Lesson:
             start=None if start is None else self._judge(start.logits),
             pad_id=self.tokenizer.pad_id,
             progress=progress,
+            say=say,
         )
 
     def _judge(self, logits: np.ndarray) -> Judgement:
