@@ -64,6 +64,9 @@ def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (("extend", tmp_path, "--into", tmp_path / "x"), "cannot load"),
         (("finetune", "a", "b", "--into", "c", "--batch-size", "0"), "--batch-size: input should be greater than or"),
         (("distill", "a", "b", "--into", "c", "--layers", "two"), "--layers is a number or a list"),
+        (("finetune", "a", "b", "--into", "c", "--group", "g", "--date", "d"), "split in two ways; give one of them"),
+        (("extend", "a", "--into", "b", "--short", "some"), "--short is unchanged or same, got 'some'"),
+        (("patterns", "full", "--png", tmp_path / "no" / "x.png"), "No such file or directory; make its directory"),
         (("data", tmp_path, "minilm"), "unknown sample 'minilm'; did you mean 'minilm-l"),
     ):
         code, _, err = call(*arguments)
@@ -90,9 +93,19 @@ def test_predict_evaluate_check_and_info(exported: Bundle, colours: Path, tmp_pa
     code, out, _ = call("evaluate", exported.path, colours, "--json", tmp_path / "e.json")
     assert code == 0
     assert json.loads((tmp_path / "e.json").read_text()) == json.loads(out)
-    code, _, err = call("evaluate", exported.path, colours, "--baseline", "dens")
-    assert code == 2
-    assert "unknown baseline 'dens'; did you mean 'dense'" in err
+    for options, message in (
+        (("--baseline", "dens"), "unknown baseline 'dens'; did you mean 'dense'"),
+        (("--baseline", "dense", "--max-length", 9999), "reads 2048 tokens, got max_length=9999"),
+        (("--baseline", "dense", "--batch-size", 0), "batch_size must be positive, got 0"),
+        (("--thresholds", "a,b"), "--thresholds is a list of numbers, got 'a,b'"),
+        (("--thresholds", "0.5"), "the bundle has 0 thresholds, got 1"),
+    ):
+        code, _, err = call("evaluate", exported.path, colours, *options)
+        assert code == 2
+        assert message in err
+    assert call("predict", exported.path, source, tmp_path / "out.jsonl", "--chunk", 0)[2].startswith(
+        "error chunk must"
+    )
     assert call("check", exported.path)[0] == 0
     code, out, _ = call("info", exported.path)
     assert json.loads(out)["labels"] == exported.card.labels

@@ -34,3 +34,15 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     (cache / "x.whl").write_bytes(b"other")
     with pytest.raises(DataError, match="has sha256"):
         samples.build(tmp_path, ["bbc"], say=lambda _: None)
+
+
+def test_a_killed_builder_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(_: Path, into: Path) -> None:
+        into.mkdir()
+        (into / "whole").touch()
+
+    monkeypatch.setitem(samples.BUILDERS, "minilm-l6", ("models/minilm-l6", make))
+    (tmp_path / "models" / ".minilm-l6.partial").mkdir(parents=True)
+    (tmp_path / "models" / ".minilm-l6.partial" / "half").touch()
+    (path,) = samples.build(tmp_path, ["minilm-l6"], say=lambda _: None)
+    assert [file.name for file in path.iterdir()] == ["whole"]

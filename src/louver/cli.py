@@ -59,7 +59,7 @@ def _command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
         def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
             try:
                 function(*args, **kwargs)
-            except (LouverError, ValidationError) as error:
+            except (LouverError, ValidationError, PermissionError, IsADirectoryError) as error:
                 if _debug:
                     raise
                 err.print(f"[red]error[/red] {_escaped(_one_line(error))}", highlight=False)
@@ -72,11 +72,15 @@ def _command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
     return register
 
 
-def _one_line(error: LouverError | ValidationError) -> str:
+def _one_line(error: LouverError | ValidationError | OSError) -> str:
     """Say what an option got and what it wants."""
     if isinstance(error, LouverError):
         return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename} cannot be read: {error.strerror}; give a file that this user may read"
     first = error.errors()[0]
+    if not first["loc"]:
+        return str(first["ctx"]["error"] if "ctx" in first else first["msg"])
     name = ".".join(str(part).replace("_", "-") for part in first["loc"])
     return f"--{name}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
 
@@ -148,6 +152,8 @@ def extend(
 def _splits(data: Path, columns: Columns, drop: str, seed: int) -> Any:
     from louver.tasks import make_splits, read_examples
 
+    if columns.group and columns.date:
+        raise OptionError(f"--group {columns.group} and --date {columns.date} split in two ways; give one of them")
     by: Any = "group" if columns.group else "date" if columns.date else "random"
     return make_splits(read_examples(data, columns), seed=seed, by=by, drop=[word for word in drop.split(",") if word])
 
@@ -318,7 +324,10 @@ def evaluate(
         answers = Baseline(opened, baseline, max_length=length, batch_size=batch_size)
     labels: Any = "numbers" if opened.card.kind == "regression" else "names"
     examples = [example for example, _ in read_examples(data, Columns(text, label, labels=labels))]
-    limits = [float(part) for part in thresholds.split(",")] if thresholds else None
+    try:
+        limits = [float(part) for part in thresholds.split(",")] if thresholds else None
+    except ValueError:
+        raise OptionError(f"--thresholds is a list of numbers, got {thresholds!r}; write 0.4,0.5") from None
     options: dict[str, Any] = {"truncation": truncate, "answers": answers, "thresholds": limits}
     found = score(opened, examples, metric_name=metric, **options)
     figures = {"bundle": str(bundle), "metric": found.metric, "score": found.score.to_json()}
@@ -354,9 +363,9 @@ def predict(
 @_command('louver patterns "window(128) | global(1)" --length 4096')
 def patterns(
     pattern: Annotated[str, typer.Argument(help="A pattern.")],
-    length: Annotated[int, typer.Option(help="Tokens of the text.")] = 4096,
-    heads: Annotated[int, typer.Option(help="Attention heads.")] = 12,
-    head_dim: Annotated[int, typer.Option(help="Numbers a head.")] = 64,
+    length: Annotated[int, typer.Option(min=1, help="Tokens of the text.")] = 4096,
+    heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 12,
+    head_dim: Annotated[int, typer.Option(min=1, help="Numbers a head.")] = 64,
     png: Annotated[Path | None, typer.Option(help="Also write a picture.")] = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -12,6 +12,7 @@ import io
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -80,6 +81,8 @@ def build(into: str | Path, names: Iterable[str] = (), *, say: Say = print) -> l
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f".{path.name}.partial")
+            if draft.is_dir():  # a builder was killed
+                shutil.rmtree(draft)
             make(root, draft)
             draft.rename(path)
         say(str(path))

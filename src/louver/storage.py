@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from louver.errors import StorageError
+
+_PLACE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+"""Errors of where, not of how much."""
 
 
 @contextmanager
@@ -30,6 +34,10 @@ def storing(target: str | Path, left: str = "nothing was left behind") -> Iterat
         if isinstance(error, StorageError) or error.errno is None:
             raise
         why = error.strerror or str(error)
+        if error.errno in _PLACE:
+            raise StorageError(
+                f"could not write {target}: {why}; make its directory, or choose another place"
+            ) from error
         raise StorageError(f"could not write {target}: {why}; {left}, free space or choose another disk") from error
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import louver
-from louver.attention import BACKENDS, Request, SelfAttention, attend, choose, from_additive, from_zero_one
+from louver.attention import BACKENDS, Request, SelfAttention, attend, choose, from_additive, from_zero_one, gathered
 from louver.errors import OptionError, PatternError
 from louver.patterns import Window, parse
 
@@ -256,6 +256,16 @@ def test_refused_shapes_and_patterns() -> None:
         attend(q[:, :, :5], k, v, "window(2)")
     with pytest.raises(OptionError, match="must agree"):
         attend(q, k, v[:, :, :5])
+    with pytest.raises(OptionError, match=r"must have 4 dimensions \(batch, heads, tokens, head dim\), got 3, 4 and 4"):
+        attend(q[0], k, v)
+    with pytest.raises(OptionError, match="must be on one device, got cpu, meta, meta"):
+        attend(q, k.to("meta"), v.to("meta"))
+    left = torch.tensor([[False, True, True, True, True, True]])
+    with pytest.raises(OptionError, match="left padding goes with neither mask"):
+        attend(q, k, v, "window(2)", padding=left, return_weights=True)
+    both, real = inputs(2, 1, 6), torch.arange(6) < torch.tensor([[2], [6]])
+    with pytest.raises(OptionError, match="weights of a batch with several by_length branches"):
+        attend(*both, "by_length({3: full, inf: window(2)})", padding=real, return_weights=True)
     with pytest.raises(PatternError, match="depends on the layer"):
         attend(q, k, v, "every(2, full, else_=window(2))")
     with pytest.raises(PatternError, match="by_length cannot be used with packed documents"):
@@ -305,3 +315,11 @@ def test_public_name_and_capabilities() -> None:
         "dense": (True, True, False),
         "gathered": (False, False, False),
     }
+
+
+def test_gathered_reads_no_block_without_a_pair() -> None:
+    """`Blocks` reaches farther at one end of a block than at the other: a band would read five blocks for three."""
+    plan = gathered._make_plan(parse("blocks(128)"), 8, torch.device("cpu"))
+    assert plan.table_NW is not None
+    assert plan.table_NW.shape == (8, 3)
+    assert gathered._make_plan(parse("window(128)"), 8, torch.device("cpu")).band == (1, 1)

@@ -171,3 +171,32 @@ def test_the_licence_goes_with_the_weights(tiny: Path, tmp_path: Path) -> None:
     assert license_of(tiny) is None
     (copy / "README.md").write_text("---\nlicense: mit\n---\n")
     assert extend(copy, into=tmp_path / "b", max_length=128).card.license == "mit"
+
+
+def test_heads_are_kept_left_or_missing(tiny: Path, tmp_path: Path) -> None:
+    """One output without a type is a number, as transformers reads it."""
+    for labels, kind in ((1, "regression"), (3, "single")):
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(tiny, num_labels=labels)
+        model.save_pretrained(tmp_path / f"model{labels}")
+        for file in tiny.glob("tokenizer*"):
+            shutil.copy(file, tmp_path / f"model{labels}")
+        card = extend(tmp_path / f"model{labels}", into=tmp_path / f"own{labels}", max_length=128).card
+        assert (card.task, card.kind, card.pooling) == ("classify", kind, "own")
+        assert len(card.labels) == (labels if kind == "single" else 0)
+        left = extend(tmp_path / f"model{labels}", into=tmp_path / f"cls{labels}", max_length=128, pooling="cls")
+        assert (left.card.task, left.card.kind, left.card.pooling, left.card.labels) == ("embed", None, "cls", [])
+        with louver.Predictor(tmp_path / f"own{labels}") as predictor:
+            (found,) = predictor.predict(["rose"])
+        assert (found.value is not None) == (kind == "regression")
+    with pytest.raises(OptionError, match="has no classification head of its own"):
+        extend(tiny, into=tmp_path / "x", max_length=128, pooling="own")
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(tiny: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(tiny, tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "layer.0" not in k}, tmp_path / "m" / "model.safetensors")
+    with pytest.raises(ModelError, match=r"lacks the weights .*; it was not saved by this architecture"):
+        extend(tmp_path / "m", into=tmp_path / "b", max_length=128)

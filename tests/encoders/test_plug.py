@@ -7,8 +7,8 @@ import torch
 import transformers
 from tests.conftest import large_weights
 
-from louver.encoders.plug import FAMILIES, keep_layers, layer_patterns, plug, without_attention_dropout
-from louver.errors import ModelError, OptionError
+from louver.encoders.plug import FAMILIES, _split_mask, keep_layers, layer_patterns, plug, without_attention_dropout
+from louver.errors import ModelError, OptionError, PatternError
 from louver.patterns import parse
 
 SIZE: dict[str, Any] = {
@@ -147,6 +147,35 @@ def test_kept_layers_are_the_chosen_ones(family: str) -> None:
     assert measure(found[1], states[1], mask) <= 1e-6
     with pytest.raises(OptionError, match="layers must rise within"):
         keep_layers(model, [1, 5])
+
+
+def test_kept_layers_keep_their_own_patterns() -> None:
+    for written, chosen, expected in (
+        ("every(3, full, else_=window(2))", [1, 2], "window(2)"),
+        ("every(3, full, else_=window(2))", [0, 2], "every(2, full, else_=window(2))"),
+        ("every(2, full, else_=window(2))", [1, 2], "every(2, window(2), else_=full)"),
+        (
+            "by_length({9: full, inf: every(3, full, else_=window(2))})",
+            [1, 2],
+            "by_length({9: full, inf: window(2)})",
+        ),
+    ):
+        model = plug(transformers.BertModel(transformers.BertConfig(**SIZE)), written)
+        keep_layers(model, chosen)
+        assert model.config.louver_pattern == expected
+    config = transformers.BertConfig(**{**SIZE, "num_hidden_layers": 4})
+    model = plug(transformers.BertModel(config), "every(3, full, else_=window(2))")
+    with pytest.raises(PatternError, match=r"which no every\(n, …\) says; choose other layers"):
+        keep_layers(model, [1, 2, 3])
+
+
+@torch.no_grad()
+def test_masks_of_another_kind_are_refused() -> None:
+    model = plug(build("bert"), "window(2)")
+    with pytest.raises(OptionError, match=r"padding must be bool .*, got torch.float32; convert it"):
+        model(input_ids=torch.ones(1, 4, dtype=torch.long), attention_mask=torch.ones(1, 4, 4))
+    with pytest.raises(OptionError, match="attention_mask must have 2 or 4 dimensions, got 3"):
+        _split_mask(torch.ones(1, 4, 4))
 
 
 def test_albert_has_no_layers_to_choose() -> None:

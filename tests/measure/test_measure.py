@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from louver.measure.baselines import Baseline
 from louver.measure.evaluate import agreement, evaluate
 from louver.measure.intervals import Score, difference, judge, relative_drop, score
 from louver.measure.machine import describe
-from louver.measure.speed import peak_memory_mb, race, text_of_length
+from louver.measure.speed import peaks_of_memory, race, text_of_length
 from louver.tasks import Columns, Example, read_examples
 from louver.tasks.metrics import accuracy
 
@@ -103,27 +104,33 @@ def test_a_race_takes_turns() -> None:
 
 def test_texts_of_a_length() -> None:
     text = text_of_length(["one two three", "four five six seven"], 6, lambda t: len(t.split()) + 2)
-    assert text == "one two three four"
-    assert text_of_length(["a b"], 7, lambda t: len(t.split()) + 2) == "a b a b a"
+    assert text == "one two three four "
+    assert text_of_length(["a b"], 7, lambda t: len(t.split()) + 2) == "a b a b a "
+    assert text_of_length(["没有空格的文字"], 6, lambda t: len(t) + 2) == "没有空格"
 
 
-def hold(megabytes: int) -> int:
-    return len(bytearray(megabytes * 1_000_000))
+def hold(*megabytes: int) -> Iterator[None]:
+    for count in megabytes:
+        bytearray(count * 1_000_000)
+        yield
 
 
-def test_peak_memory_is_the_work_own() -> None:
+def test_peak_memory_is_the_work_own_after_each_step() -> None:
     ballast = bytearray(300_000_000)
-    small, large = peak_memory_mb(hold, 1), peak_memory_mb(hold, 200)
+    small, same, large = peaks_of_memory(hold, 1, 1, 200)
     assert small is not None
+    assert same is not None
     assert large is not None
     assert 150 < large - small < 260
+    assert small <= same < small + 20
     assert small < 700
     del ballast
 
 
-def end_at_once() -> None:
+def end_at_once() -> Iterator[None]:
+    yield
     os._exit(9)
 
 
-def test_a_killed_process_has_no_peak() -> None:
-    assert peak_memory_mb(end_at_once) is None
+def test_a_killed_process_has_the_peaks_it_came_to() -> None:
+    assert len(peaks_of_memory(end_at_once)) == 1

@@ -11,6 +11,7 @@ from louver.patterns import (
     REGISTRY,
     Blocks,
     Causal,
+    Every,
     Full,
     Global,
     Pattern,
@@ -147,6 +148,21 @@ def test_cost_counts_pairs() -> None:
     assert cost.dense_flops == 4 * 2 * 8 * 64 * 64
     assert cost.pair_ratio == pytest.approx(64 * 64 / cost.pairs)
     assert Full().cost(64).pairs == 64 * 64
+
+
+def test_cost_of_a_schedule_is_the_mean_of_its_layers() -> None:
+    cost = parse("every(3, full, else_=window(6))").cost(64)
+    assert cost.pairs == (64 * 64 + 2 * Window(6).cost(64).pairs) // 3
+    assert cost.pair_ratio == pytest.approx(64 * 64 / cost.pairs)
+
+
+def test_schedules_read_strings() -> None:
+    assert every(3, "full", else_="window(64)") == every(3, Full(), else_=Window(64))
+    assert by_length({512: "full", "inf": "window(8)"}) == by_length({512: Full(), "inf": Window(8)})
+    with pytest.raises(PatternError, match=r"every takes patterns, got Full\(\) and 'window\(64\)'"):
+        Every(3, Full(), "window(64)")  # type: ignore[arg-type]
+    with pytest.raises(PatternError, match="a pattern is a string or a Pattern, got None"):
+        parse(None)  # type: ignore[arg-type]
 
 
 def test_schedules_resolve() -> None:

@@ -10,13 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import transformers
 import yaml
 
 from louver.bundle import Bundle, write_card, writing
 from louver.compression import distill
 from louver.encoders import read_bundle
-from louver.errors import RecipeError
+from louver.errors import OptionError, RecipeError
 from louver.recipes import read_recipe, run
 from louver.recipes.lock import locked
 
@@ -105,17 +108,21 @@ def test_a_step_over_the_budget_is_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": [{"finetune": {"epochz": 3}}]}, r"unknown key steps\[0\].finetune.epochz; did you mean 'epochs'"),
-        ({"stepz": []}, "unknown key stepz; did you mean 'steps'"),
-        ({"data": {"path": "x", "txt": "y"}}, "unknown key data.txt; did you mean 'text'"),
+        ({"steps": [{"finetune": {"epochz": 3}}]}, r"steps\[0\].finetune: unknown key 'epochz'; did you mean 'epochs'"),
+        ({"stepz": []}, ": unknown key 'stepz'; did you mean 'steps'"),
+        ({"data": {"path": "x", "txt": "y"}}, "data: unknown key 'txt'; did you mean 'text'"),
         (
             {"steps": [{"finetune": {"epochs": -1}}]},
             r"steps\[0\].finetune.epochs: .*greater than or equal to 0, got -1",
         ),
-        ({"steps": [{"prune": {}}]}, r"unknown key steps\[0\].prune"),
+        ({"steps": [{"prune": {}}]}, r"steps\[0\]: unknown key 'prune'"),
         ({"steps": [{"export": {}, "quantize": {}}]}, r"steps\[0\]: .*exactly one verb"),
         ({"steps": []}, "steps: "),
         ({"name": "../up"}, "name: "),
+        ({"data": {"path": "x", "group": "g", "date": "d"}}, "data: .*give group or date, not both"),
+        ({"data": {"path": "x", "shares": [0.5, 0.5]}}, "data: .*shares must be positive and leave training some"),
+        ({"data": {"path": "x", "limits": {"train": -5}}}, "data.limits.train: .*greater than 0, got -5"),
+        ({"steps": [{"finetune": {"epochs": 0, "probe": False}}]}, "epochs 0 without probe would leave a random head"),
         ({"data": {"path": "x", "group": "g"}}, "data: .*by must be 'group' for the columns given, got 'random'"),
     ],
 )
@@ -133,6 +140,9 @@ def test_recipes_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(RecipeError, match="is no YAML"):
         read_recipe(tmp_path / "bad.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9")
+    with pytest.raises(RecipeError, match="is no YAML"):
+        read_recipe(tmp_path / "latin.yaml")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +189,70 @@ def test_the_resolved_recipe_reads_back(tiny: Path, colours: Path, tmp_path: Pat
 def test_the_recipes_of_the_house_are_sound() -> None:
     for file in (Path(__file__).parents[2] / "recipes").glob("*.yaml"):
         assert read_recipe(file).steps
+
+
+def test_a_checkpoint_with_a_head_goes_the_same_way(
+    tiny: Path, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extended bundle classifies too, but by other labels: it stands in no report. Baselines of a kind differ."""
+    import louver.recipes.runner as runner
+
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tiny, num_labels=5)
+    model.save_pretrained(tmp_path / "model")
+    for file in tiny.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "model")
+    monkeypatch.setattr(runner, "write_report", lambda *a, **k: {"contenders": a[2], "reference": k["reference"]})
+    raw = recipe(tmp_path / "model", colours, baselines=[{"kind": "dense"}, {"kind": "dense", "batch_size": 1}])
+    raw["steps"] = raw["steps"][:2]
+    report = run(read_recipe(written(tmp_path, raw)), into=tmp_path / "run", say=lambda _: None, progress=False)
+    assert [c.name for c in report["contenders"]] == ["dense-2048", "dense-2048-2", "finetune"]
+    assert report["reference"] == "finetune"
+    assert all(c.bundle.card.labels == ["blue", "green", "red"] for c in report["contenders"])
+
+
+def test_what_follows_a_refused_export_is_skipped_and_a_second_finetune_is_gated(
+    tiny: Path, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import louver.recipes.runner as runner
+    from louver.measure.intervals import Score, Verdict
+
+    gated: list[str] = []
+
+    def judge(*_: object) -> Verdict:
+        gated.append("x")
+        return Verdict("fail" if len(gated) == 2 else "pass", Score(0.5, 0.4, 0.6, 20), 0.3)
+
+    monkeypatch.setattr(runner, "judge", judge)
+    monkeypatch.setattr(runner, "write_report", lambda *a, **k: {"contenders": a[2]})
+    raw = recipe(tiny, colours)
+    tune = {"finetune": {"epochs": 0, "max_length": 64}}
+    raw["steps"] = [raw["steps"][0], tune, {"finetune": {"epochs": 0, "seed": 5}}, {"export": {}}, {"quantize": {}}]
+    said: list[str] = []
+    report = run(read_recipe(written(tmp_path, raw)), into=tmp_path / "run", say=said.append, progress=False)
+    assert len(gated) == 2
+    assert [(c.name, c.accepted) for c in report["contenders"]] == [
+        ("finetune", True),
+        ("finetune-2", True),
+        ("export", False),
+    ]
+    assert any(line.startswith("skipped: quantize; export was refused") for line in said)
+
+
+def test_kept_answers_of_other_texts_are_refused(tmp_path: Path) -> None:
+    from louver.recipes.runner import _Kept
+
+    with pytest.raises(OptionError, match="2 answers were kept for 3 texts; delete the run's validation/"):
+        _Kept(np.zeros((2, 3))).logits(["a", "b", "c"])
+
+
+def test_a_change_of_louver_itself_makes_bundles_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    import louver.recipes.runner as runner
+
+    before = runner._key("extend", {}, "model", [])
+    assert before == runner._key("extend", {}, "model", [])
+    monkeypatch.setattr(runner, "source_digest", lambda: "other")
+    assert runner._key("extend", {}, "model", []) != before
 
 
 def test_contenders_of_one_verb_are_told_apart() -> None:

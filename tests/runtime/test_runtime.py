@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -15,8 +17,8 @@ from hypothesis import strategies as st
 from tests.conftest import colour_rows, write_jsonl
 
 import louver
-from louver.bundle import Bundle
-from louver.errors import BundleError, DataError, OptionError, TextError
+from louver.bundle import Bundle, write_card, writing
+from louver.errors import BundleError, DataError, OptionError, StorageError, TextError
 from louver.runtime import Branch, padding_share, schedule
 from louver.runtime.files import predict_file
 from louver.runtime.replay import replay
@@ -188,6 +190,69 @@ def test_a_broken_line_fails_alone(exported: Bundle, tmp_path: Path, suffix: str
     ]
     assert all(part in (row["error"] or "") for part, row in zip(messages, found, strict=True))
     assert int(found[1]["id"]) == 7
+
+
+def test_nothing_of_the_users_is_written_over(exported: Bundle, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"text": "red rose"},
+        {"text": "sea", "label": "mine"},
+        {"text": "moss", "label": "mine", "predicted_label": "earlier"},
+    ]
+    source, target = write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    with louver.Predictor(exported) as predictor:
+        predict_file(predictor, source, target)
+    found = list(read_rows(target))
+    assert all(row.items() <= answered.items() for row, answered in zip(rows, found, strict=True))
+    names = ["label", "predicted_label", "predicted_predicted_label"]
+    assert all(row[name] in exported.card.labels for row, name in zip(found, names, strict=True))
+
+
+def test_files_of_broken_lines_and_of_none(exported: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("broken\n" * 5 + '{"text": "red rose"}\n')
+    (tmp_path / "bad.jsonl").write_text("broken\n" * 5)
+    (tmp_path / "empty.jsonl").write_text("")
+    with louver.Predictor(exported) as predictor:
+        counts = predict_file(predictor, tmp_path / "in.jsonl", tmp_path / "out.csv", chunk=1)
+        assert (counts.rows, counts.failed) == (6, 5)
+        assert list(read_rows(tmp_path / "out.csv"))[5]["text"] == "red rose"
+        counts = predict_file(predictor, tmp_path / "bad.jsonl", tmp_path / "bad_out.jsonl")
+        assert (counts.rows, counts.failed) == (5, 5)
+        for suffix in ("parquet", "csv", "jsonl"):
+            target = tmp_path / f"none.{suffix}"
+            target.write_text("old")
+            (tmp_path / f"none.{suffix}.partial").write_text("stale")
+            assert predict_file(predictor, tmp_path / "empty.jsonl", target).rows == 0
+            assert list(read_rows(target)) == []
+        with pytest.raises(OptionError, match="chunk must be positive, got 0"):
+            predict_file(predictor, tmp_path / "in.jsonl", tmp_path / "x.csv", chunk=0)
+        with pytest.raises(OptionError, match="chunk must be positive, got 0"):
+            next(predictor.stream(["a"], chunk=0))
+        with pytest.raises(OptionError, match="logits takes at least one text"):
+            predictor.logits([])
+        with pytest.raises(TextError, match="text 2 of 2: the text is empty"):
+            predictor.logits(["a", ""])
+        with pytest.raises(StorageError, match=r"could not write .*no/x.jsonl: No such file or directory; make"):
+            predict_file(predictor, tmp_path / "in.jsonl", tmp_path / "no" / "x.jsonl")
+
+
+def test_threads_of_torch_are_set_only_when_asked_for(tuned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    louver.Predictor(tuned).close()
+    louver.Predictor(tuned, threads=1).close()
+    assert asked == [1]
+
+
+def test_bundles_that_cannot_answer(exported: Bundle, tmp_path: Path) -> None:
+    with writing(tmp_path / "b") as draft:
+        shutil.copy(exported.path / "tokenizer.json", draft)
+        write_card(draft, exported.card.model_copy(update={"onnx": {}, "golden": None}))
+    with pytest.raises(BundleError, match="holds neither ONNX graphs nor safetensors"):
+        louver.Predictor(tmp_path / "b")
+    with pytest.raises(BundleError, match="carries no golden texts"):
+        replay(tmp_path / "b")
 
 
 def test_an_interrupted_prediction_keeps_the_old_target(

@@ -72,6 +72,14 @@ def test_every_format_is_read(tmp_path: Path, suffix: str) -> None:
     assert [(e.text, e.label) for e, _ in found] == [(r["text"], r["label"]) for r in colour_rows(20)]
 
 
+def test_class_numbers_of_datasets_have_names(tmp_path: Path) -> None:
+    import datasets
+
+    kinds = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=kinds).save_to_disk(tmp_path / "d")
+    assert [e.label for e, _ in read_examples(tmp_path / "d", Columns())] == ["good", "bad"]
+
+
 def test_faults_are_refused_and_dropped(tmp_path: Path) -> None:
     good = examples(60)
     cases = {
@@ -84,19 +92,19 @@ def test_faults_are_refused_and_dropped(tmp_path: Path) -> None:
             [*[(e, "train") for e, _ in good], (Example("x", "mauve"), "train")],
             "class 'mauve' has one training",
         ),
-        "empty": ([*good, (Example("  ", "red"), "")], "a row cannot be read: the text is empty"),
+        "empty": ([*good, (Example("  ", "red"), "")], "row 61 cannot be read: the text is empty"),
     }
     for fault, (rows, message) in cases.items():
         with pytest.raises(DataError, match=message):
             make_splits(rows)
-        if fault != "unseen":
-            rows = [*rows, (Example("y y y", "red"), "test")]
-        else:
-            rows = [*rows, (Example("y y y", "red"), "test")]
-        data = make_splits(rows, drop=[fault])
+        data = make_splits([*rows, (Example("y y y", "red"), "test")], drop=[fault])
         assert sum(data.dropped.values()) == 1
     with pytest.raises(DataError, match="unknown fault to drop 'dupes'"):
         make_splits(good, drop=["dupes"])
+    with pytest.raises(DataError, match=r"shares of validation and test must be positive .*, got \(0.0, 0.2\)"):
+        make_splits(good, shares=(0.0, 0.2))
+    with pytest.raises(DataError, match="no validation rows are left"):
+        make_splits([*good, (Example("x", "mauve"), "validation")], drop=["unseen"])
 
 
 def test_bad_rows(tmp_path: Path) -> None:
@@ -149,7 +157,12 @@ def test_numbers_of_a_csv(tmp_path: Path, written: list[str], wanted: str, label
 
 
 def test_numbers_of_json(tmp_path: Path) -> None:
-    for values, wanted in (([1, 2.5], [1.0, 2.5]), ([1, 2], ["1", "2"]), ([True, False], ["True", "False"])):
+    for values, wanted in (
+        ([1, 2.5], [1.0, 2.5]),
+        ([1, 2], ["1", "2"]),
+        ([1.0, 0.0], ["1", "0"]),
+        ([True, False], ["True", "False"]),
+    ):
         file = write_jsonl(tmp_path / "d.jsonl", [{"text": "t", "label": value} for value in values])
         assert [e.label for e, _ in read_examples(file, Columns())] == wanted
     file = write_jsonl(tmp_path / "d.jsonl", [{"text": "t", "label": "x"}])

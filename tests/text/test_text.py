@@ -203,5 +203,5 @@ def test_a_prompt_is_never_cut_and_stands_in_every_window(minilm_l3: Path) -> No
     (found,) = inputs(tokenizer, [text], max_length=8, truncation=Truncation.ERROR, prompt=prompt)
     assert (found.pieces, found.cut) == ([], 10)
     assert "run 'louver extend'" in str(found.error)
-    with pytest.raises(OptionError, match="the prompt takes 7 of the model's 8 tokens; shorten it"):
+    with pytest.raises(OptionError, match="2 specials and 7 tokens of prompt leave no room for text in max_length=8"):
         inputs(tokenizer, [text], max_length=8, truncation=Truncation.HEAD, prompt="a b c d e f g ")

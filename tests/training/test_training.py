@@ -13,6 +13,7 @@ from tests.conftest import colour_rows, write_jsonl
 
 import louver
 from louver.bundle import Bundle
+from louver.compression import DistillOptions, distill
 from louver.encoders import read_bundle
 from louver.errors import OptionError, TextError, TrainingError
 from louver.tasks import Classification, Columns, Example, Splits, make_splits, read_examples
@@ -118,6 +119,23 @@ def test_the_best_epoch_is_kept_even_if_it_is_the_probe(long_bundle: Bundle, col
     numbers = bundle.card.history[-1].numbers
     assert numbers["epochs"][0]["score"] > numbers["epochs"][1]["score"]
     assert numbers["validation"]["accuracy"]["value"] == pytest.approx(numbers["epochs"][0]["score"], abs=1e-3)
+
+
+def test_labels_that_say_nothing_and_classes_that_are_missing(tuned: Bundle, colours: Path, tmp_path: Path) -> None:
+    """A label in every row, and a student's data without one of its teacher's classes."""
+    rows = [{"text": row["text"], "label": ["text", row["label"]]} for row in colour_rows(120)]
+    data = make_splits(read_examples(write_jsonl(tmp_path / "d.jsonl", rows), Columns()))
+    bundle = finetune(tuned, data, into=tmp_path / "b", options=TrainingOptions(epochs=0), progress=False)
+    assert bundle.card.labels == ["blue", "green", "red", "text"]
+    with louver.Predictor(bundle) as predictor:
+        assert all("text" in (found.labels or ()) for found in predictor.predict(["rose fire", "moss"]))
+    for kept in (("blue", "red"), ("blue",)):
+        some = [e for e in splits(colours).train if e.label in kept]
+        few = Splits(some, some, some)
+        options = DistillOptions(layers=2, epochs=0)
+        student = distill(tuned, few, into=tmp_path / "-".join(kept), options=options, progress=False)
+        assert student.card.labels == ["blue", "green", "red"]
+        assert student.card.history[-1].numbers["validation"]["accuracy"]["value"] > 0.8
 
 
 def test_probe_equals_its_own_linear_model(long_bundle: Bundle, colours: Path) -> None:

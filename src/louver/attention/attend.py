@@ -185,6 +185,11 @@ def _check(
     impl: str,
 ) -> Padding | None:
     """Refuse what has no meaning, with one line each; return the padding, read."""
+    if not q_BHTD.ndim == k_BHSD.ndim == v_BHSD.ndim == 4:
+        raise OptionError(
+            f"q, k and v must have 4 dimensions (batch, heads, tokens, head dim), "
+            f"got {q_BHTD.ndim}, {k_BHSD.ndim} and {v_BHSD.ndim}"
+        )
     batch, heads, tokens, width = q_BHTD.shape
     if k_BHSD.shape != v_BHSD.shape or k_BHSD.shape[:2] != (batch, heads) or k_BHSD.shape[3] != width:
         raise OptionError(

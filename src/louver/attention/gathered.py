@@ -52,18 +52,22 @@ class Plan:
 
 def _make_plan(pattern: Pattern, blocks: int, device: torch.device) -> Plan:
     bounds = pattern.bounds()
-    band: tuple[int, int] | None = None
+    band = None if bounds is None else (-(-bounds.left // BLOCK), -(-bounds.right // BLOCK))
     table_NW: Tensor | None = None
     index_N1 = torch.arange(blocks, device=device)[:, None]
-    if bounds is not None:
-        band = (-(-bounds.left // BLOCK), -(-bounds.right // BLOCK))
+    if not torch.compiler.is_exporting():
+        layout = pattern.layout(blocks * BLOCK, BLOCK)
+        # a band is cheaper to read than a table, but it may hold blocks without a pair: `Blocks` reaches farther at
+        # one end of its block than at the other
+        if band is None or layout.key_blocks.shape[1] < sum(band) + 1:
+            bounds = Bounds(0, 0, layout.columns, layout.rows)
+            band, table_NW = None, torch.from_numpy(layout.key_blocks).to(device)
+    if bounds is None:
+        raise OptionError(f"{pattern} has no bounds, so no graph can gather it at every length; export it dense")
+    if table_NW is None:
+        assert band is not None
         numbers_NW = index_N1 + torch.arange(-band[0], band[1] + 1, device=device)
     else:
-        if torch.compiler.is_exporting():
-            raise OptionError(f"{pattern} has no bounds, so no graph can gather it at every length; export it dense")
-        layout = pattern.layout(blocks * BLOCK, BLOCK)
-        bounds = Bounds(0, 0, layout.columns, layout.rows)
-        table_NW = torch.from_numpy(layout.key_blocks).to(device)
         numbers_NW = torch.where(table_NW < 0, -1, table_NW)
     columns_C = torch.tensor(bounds.columns, device=device, dtype=torch.long)
     rows_R = torch.tensor(bounds.rows, device=device, dtype=torch.long)

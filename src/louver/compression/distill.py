@@ -69,11 +69,14 @@ def distill(
     if "truncation" not in options.model_fields_set:
         options = options.model_copy(update={"truncation": source.card.truncation})
     task = Classification(source.card.kind, tuple(source.card.labels))
-    lesson = Lesson.prepare(source, source.card, task, data, options, metric_name)
-    teacher_reader = read_bundle(source).to(lesson.device)
+    teacher_reader = read_bundle(source)
     chosen = choose_layers(options.layers, int(teacher_reader.encoder.config.num_hidden_layers))
     student = copy.deepcopy(teacher_reader)
     keep_layers(student.encoder, chosen)
+    card = source.card.model_copy(update={"pattern": student.encoder.config.louver_pattern})
+    lesson = Lesson.prepare(source, card, task, data, options, metric_name)
+    teacher_reader.to(lesson.device)
+    student.to(lesson.device)
     probed = lesson.probe(student)  # the teacher's head was made for layers that the student lacks
     for feature, answer in zip(lesson.train.rows, lesson.train.answers(teacher_reader), strict=True):
         feature["teacher"] = answer
@@ -123,7 +126,7 @@ def _student_loss(
     else:
         logits, states = student.with_states(ids, mask)
         with torch.no_grad():
-            _, expected = teacher.with_states(ids, mask)
+            _, expected = teacher.to(ids.device).with_states(ids, mask)
         real = mask[:, :, None].to(logits.dtype)
         gaps = [
             (((states[i + 1] - expected[layer + 1]) ** 2) * real).sum() / (real.sum() * states[0].shape[-1])

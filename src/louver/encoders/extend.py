@@ -52,7 +52,8 @@ def extend(
         pattern: who may attend to whom in texts beyond the checkpoint's own length.
         short: "unchanged" keeps full attention for texts of the checkpoint's own length; "same" uses the pattern there
             too, which changes their answers.
-        pooling: how token states become one vector; None takes the checkpoint's own head, or the mean.
+        pooling: how token states become one vector; None takes the checkpoint's own head, or the mean. "cls" or "mean"
+            leaves a head of the checkpoint behind.
         prompt: put before every text, as in ``query: ``.
         override: let the pattern replace a model's own local layers (ModernBERT) instead of meeting them.
         trust_remote_code: run code from the checkpoint; off unless you have read it.
@@ -63,13 +64,16 @@ def extend(
 
     Raises:
         ModelError: if the architecture is not supported, or short texts would change.
-        OptionError: if `max_length` is less than the checkpoint reads already.
+        OptionError: if `max_length` is less than the checkpoint reads already, or it has no head to keep.
     """
     began = time.perf_counter()
     chosen = parse(pattern)
     if (Path(name) / CARD).is_file():
         raise ModelError(f"{name} is a louver bundle already; extend the checkpoint that it came from")
     model, tokenizer = load_plain(name, trust_remote_code=trust_remote_code)
+    headed = "ForSequenceClassification" in type(model).__name__
+    if pooling == "own" and not headed:
+        raise OptionError(f"{name} has no classification head of its own; give pooling cls or mean, or leave it out")
     original = min(positions.length(model), max(int(tokenizer.model_max_length), 1))
     if max_length < original:
         raise OptionError(f"{name} reads {original} tokens already, got max_length={max_length}; give a larger one")
@@ -85,14 +89,14 @@ def extend(
             'report this model to louver, or accept it with short="same"'
         )
     tokenizer.model_max_length = max_length
-    own = "ForSequenceClassification" in type(model).__name__
-    labels = [model.config.id2label[i] for i in range(model.config.num_labels)] if own else []
-    kinds = {"regression": "regression", "multi_label_classification": "multi"}
+    own = headed and pooling in (None, "own")
+    kind = _kind(model) if own else None
+    labels = [model.config.id2label[i] for i in range(model.config.num_labels)] if kind in ("single", "multi") else []
     card = Card(
         task="classify" if own else "embed",
-        kind=kinds.get(model.config.problem_type, "single") if own else None,
+        kind=kind,
         labels=labels,
-        thresholds=[0.5] * len(labels) if own and model.config.problem_type == "multi_label_classification" else [],
+        thresholds=[0.5] * len(labels) if kind == "multi" else [],
         pattern=str(whole),
         max_length=max_length,
         original_length=original,
@@ -111,11 +115,20 @@ def extend(
         ],
     )
     with writing(into, replace=replace) as draft:
-        model.save_pretrained(draft)
+        (model if own else base_of(model)).save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         reader = Reader(model if own else base_of(model), card.pooling)
         write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))
     return Bundle.open(into, verify=False)
+
+
+def _kind(model: PreTrainedModel) -> Literal["single", "multi", "regression"]:
+    """Read what a classification head gives, as transformers does: a single output without a type is a number."""
+    if model.config.problem_type == "multi_label_classification":
+        return "multi"
+    if model.config.problem_type == "regression" or (not model.config.problem_type and model.config.num_labels == 1):
+        return "regression"
+    return "single"
 
 
 def golden(reader: Reader, tokenizer: Tokenizer, card: Card) -> Golden:

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from louver.attention import Padding, attend, from_additive
-from louver.errors import ModelError, OptionError
-from louver.patterns import Every, Pattern, Window, parse
+from louver.errors import ModelError, OptionError, PatternError
+from louver.patterns import ByLength, Every, Pattern, Window, parse
 
 NAME = "louver"
 
@@ -61,8 +61,7 @@ def family_of(config: Any) -> Family:
     kind = getattr(config, "model_type", None)
     if kind not in FAMILIES:
         raise ModelError(
-            f"louver cannot put its attention under {kind!r}; supported are: {', '.join(sorted(FAMILIES))} "
-            "(any model may be a teacher)"
+            f"louver cannot put its attention under {kind!r}; supported are: {', '.join(sorted(FAMILIES))}"
         )
     if getattr(config, "is_decoder", False):
         raise ModelError(f"this {kind} is configured as a decoder; louver works under encoders, set is_decoder=False")
@@ -236,6 +235,27 @@ def without_attention_dropout(model: PreTrainedModel) -> None:
             setattr(model.config, name, 0.0)
 
 
+def _of_layers(pattern: Pattern, chosen: list[int]) -> Pattern:
+    """Write the patterns of some layers as one pattern of a model that has these layers alone.
+
+    Raises:
+        PatternError: if neither one pattern nor an ``every`` says it.
+    """
+    if isinstance(pattern, ByLength):
+        return pattern.with_parts(tuple(_of_layers(part, chosen) for part in pattern.parts()))
+    patterns = [pattern.resolve(layer) for layer in chosen]
+    first, others = patterns[0], [p for p in patterns if p != patterns[0]]
+    if not others:
+        return first
+    for n in range(2, len(patterns) + 1):
+        found = Every(n, first, others[0])
+        if all(found.resolve(layer) == pattern for layer, pattern in enumerate(patterns)):
+            return found
+    raise PatternError(
+        f"the chosen layers attend by {', '.join(map(str, patterns))}, which no every(n, …) says; choose other layers"
+    )
+
+
 def keep_layers(model: PreTrainedModel, chosen: list[int]) -> None:
     """Cut an encoder down to some of its layers, in place.
 
@@ -245,12 +265,15 @@ def keep_layers(model: PreTrainedModel, chosen: list[int]) -> None:
 
     Raises:
         OptionError: if an index is out of range, or the family shares one module between layers.
+        PatternError: if the chosen layers' patterns follow no schedule.
     """
     total = int(model.config.num_hidden_layers)
     if not chosen or sorted(set(chosen)) != list(chosen) or chosen[0] < 0 or chosen[-1] >= total:
         raise OptionError(f"layers must rise within 0…{total - 1}, got {chosen}")
     if family_of(model.config).shared_layers:
         raise OptionError(f"{model.config.model_type} shares its layers; it has none to choose from")
+    written = getattr(model.config, "louver_pattern", None)
+    kept = None if written is None else str(_of_layers(parse(written), chosen))
     base = base_of(model)
     path, _, name = family_of(model.config).layers.rpartition(".")
     layers = nn.ModuleList(layers_of(model)[index] for index in chosen)
@@ -259,6 +282,8 @@ def keep_layers(model: PreTrainedModel, chosen: list[int]) -> None:
         if getattr(config, "layer_types", None):  # before the count, which transformers holds against it
             config.layer_types = [config.layer_types[index] for index in chosen]
         config.num_hidden_layers = len(chosen)
+        if kept is not None:
+            config.louver_pattern = kept
     for index, layer in enumerate(layers):
         for module in layer.modules():
             for label in ("layer_idx", "louver_layer"):

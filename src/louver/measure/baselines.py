@@ -17,7 +17,7 @@ from louver.bundle import Bundle
 from louver.decode import pool_windows
 from louver.encoders import read_bundle
 from louver.errors import OptionError, unknown
-from louver.text import Tokenizer, Truncation, inputs
+from louver.text import Tokenizer, Truncation, inputs, rectangle
 
 Kind = Literal["truncated", "windows", "dense"]
 KINDS: tuple[Kind, ...] = ("truncated", "windows", "dense")
@@ -33,12 +33,18 @@ class Baseline:
         batch_size: texts (or windows) a call.
 
     Raises:
-        OptionError: if there is no such kind.
+        OptionError: if there is no such kind, or a number is out of range.
     """
 
     def __init__(self, bundle: Bundle, kind: str, *, max_length: int, batch_size: int = 8) -> None:
         if kind not in KINDS:
             raise OptionError(unknown("baseline", kind, KINDS))
+        if batch_size < 1:
+            raise OptionError(f"batch_size must be positive, got {batch_size}; 8 is the default")
+        if not 1 <= max_length <= bundle.card.max_length:
+            raise OptionError(
+                f"{bundle.path} reads {bundle.card.max_length} tokens, got max_length={max_length}; give at most that"
+            )
         self.kind = kind
         self.max_length = max_length
         self.batch_size = batch_size
@@ -69,11 +75,6 @@ class Baseline:
 
     @torch.inference_mode()
     def _call(self, pieces: list[np.ndarray]) -> np.ndarray:
-        longest = max(map(len, pieces))
-        ids = torch.full((len(pieces), longest), self._tokenizer.pad_id)
-        mask = torch.zeros_like(ids)
-        for row, piece in enumerate(pieces):
-            ids[row, : len(piece)] = torch.from_numpy(piece)
-            mask[row, : len(piece)] = 1
-        found: np.ndarray = self._reader(ids.to(self._device), mask.to(self._device)).float().cpu().numpy()
+        ids, mask = (torch.from_numpy(x).to(self._device) for x in rectangle(pieces, self._tokenizer.pad_id))
+        found: np.ndarray = self._reader(ids, mask).float().cpu().numpy()
         return found

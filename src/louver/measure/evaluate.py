@@ -13,6 +13,7 @@ from louver.errors import OptionError
 from louver.measure.intervals import Score, score
 from louver.runtime import Predictor
 from louver.tasks import Classification, Example, metric
+from louver.text import cutting
 
 
 class Answers(Protocol):
@@ -77,10 +78,12 @@ def evaluate(
     card = bundle.card
     task = task_of(card)
     name, scorer = metric(task.kind, metric_name)
+    if thresholds is not None and len(thresholds) != len(card.thresholds):
+        raise OptionError(f"the bundle has {len(card.thresholds)} thresholds, got {len(thresholds)}; give one a label")
     truth = task.targets(examples)
     texts = [e.text for e in examples]
     if answers is None:
-        rule = truncation or ("head" if card.truncation == "error" else card.truncation)
+        rule = truncation or cutting(card.truncation)
         with Predictor(bundle, truncation=rule) as predictor:
             logits = predictor.logits(texts)
     else:

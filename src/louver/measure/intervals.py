@@ -7,13 +7,14 @@ on the same resampled texts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
+if TYPE_CHECKING:
+    from louver.tasks.metrics import Metric
+
 RESAMPLES = 1000
 
 

@@ -6,10 +6,11 @@ fresh process each.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -77,54 +78,59 @@ def _timed(contender: Answers, texts: Sequence[str]) -> float:
 
 
 def text_of_length(texts: Sequence[str], tokens: int, count: Callable[[str], int]) -> str:
-    """Join texts, again from the first if they are too short, and cut between words at the most that fits.
+    """Join texts, again from the first if they are too short, and cut at the most characters that fit.
+
+    Characters and not words, because not every language puts spaces between words.
 
     Args:
         texts: real ones.
         tokens: wanted, specials included.
         count: tokens of a text, specials included.
     """
-    words: list[str] = []
+    joined = ""
     for text in cycle(texts):
-        words += text.split()
-        if count(" ".join(words)) >= tokens:
+        joined += f" {text}" if joined else text
+        if count(joined) >= tokens:
             break
-    low, high = 1, len(words)
+    low, high = 1, len(joined)
     while low < high:
         middle = (low + high + 1) // 2
-        if count(" ".join(words[:middle])) <= tokens:
+        if count(joined[:middle]) <= tokens:
             low = middle
         else:
             high = middle - 1
-    return " ".join(words[:low])
+    return joined[:low]
 
 
-def peak_memory_mb(work: Callable[..., object], *arguments: object) -> float | None:
-    """Run a function in a fresh process and return the peak of its resident memory in MB.
+def peaks_of_memory(work: Callable[..., Iterator[object]], *arguments: object) -> list[float | None]:
+    """Run a function in a fresh process and return the peak of its resident memory in MB after each of its steps.
 
     Args:
-        work: a module-level function.
+        work: a module-level generator; each ``yield`` ends a step.
         arguments: picklable.
 
     Returns:
-        The peak; None where the system does not tell (Windows), or if the process was killed.
+        Rising peaks, one a step; None where the system does not tell (Windows). Steps that a killed process did not
+        come to are missing.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measured, args=(sender, work, arguments))
     process.start()
     sender.close()
-    try:
-        found: float | None = receiver.recv()
-    except EOFError:  # killed, most often for the memory that it wanted
-        found = None
+    found: list[float | None] = []
+    with contextlib.suppress(EOFError):  # the end, or killed: most often for the memory that it wanted
+        while True:
+            found.append(receiver.recv())
     process.join()
     return found
 
 
-def _measured(sender: multiprocessing.connection.Connection, work: Callable[..., object], arguments: tuple) -> None:  # type: ignore[type-arg]
-    work(*arguments)
-    sender.send(_peak_mb())
+def _measured(
+    sender: multiprocessing.connection.Connection, work: Callable[..., Iterator[object]], arguments: tuple[object, ...]
+) -> None:
+    for _ in work(*arguments):
+        sender.send(_peak_mb())
     sender.close()
 
 

@@ -10,6 +10,7 @@ Not covered here: padding and documents. They belong to a batch and are argument
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -131,7 +132,9 @@ class Pattern:
         return plan(self, length, block)
 
     def cost(self, length: int, heads: int = 12, head_dim: int = 64, block: int = 128) -> Cost:
-        """Count the work of one document's attention, dense beside sparse.
+        """Count the work of one document's attention in one layer, dense beside sparse.
+
+        Of a schedule by layer it is the mean over one round of the schedule.
 
         Args:
             length: tokens.
@@ -139,13 +142,16 @@ class Pattern:
             head_dim: numbers a head.
             block: tokens a block of the layout.
         """
-        layout = self.at(length).resolve().layout(length, block)
+        plain = self.at(length)
+        layers = math.lcm(*(getattr(part, "n", 1) for part in plain.walk()))
+        layouts = [plain.resolve(layer).layout(length, block) for layer in range(layers)]
+        computed_pairs = sum(layout.computed_pairs for layout in layouts) // layers
         pair_flops = 4 * heads * head_dim
         return Cost(
-            pairs=layout.allowed_pairs,
-            computed_pairs=layout.computed_pairs,
-            flops=pair_flops * layout.computed_pairs,
-            bytes=8 * heads * head_dim * layout.computed_pairs // block,
+            pairs=sum(layout.allowed_pairs for layout in layouts) // layers,
+            computed_pairs=computed_pairs,
+            flops=pair_flops * computed_pairs,
+            bytes=8 * heads * head_dim * computed_pairs // block,
             dense_flops=pair_flops * length * length,
             dense_bytes=4 * heads * length * length,
         )

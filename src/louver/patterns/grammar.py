@@ -34,6 +34,8 @@ def parse(text: str | Pattern) -> Pattern:
     """
     if isinstance(text, Pattern):
         return text
+    if not isinstance(text, str):
+        raise PatternError(f"a pattern is a string or a Pattern, got {text!r}; write for example 'window(128)'")
     try:
         tree = ast.parse(_KEYWORD.sub("global_", text.strip()), mode="eval")
     except (SyntaxError, ValueError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from louver.patterns.base import Pattern
+from louver.storage import storing
 
 _HALF_BLOCKS = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
 _SEEN, _UNSEEN = (31, 78, 121), (238, 241, 245)
@@ -37,6 +38,9 @@ def png(pattern: Pattern, path: str | Path, length: int = 64, size: int = 512) -
         path: file to write.
         length: tokens of the drawn text.
         size: pixels a side.
+
+    Raises:
+        StorageError: if the file cannot be written.
     """
     cells = _cells(pattern, length, min(size, length))
     index = np.arange(size) * len(cells) // size
@@ -45,7 +49,8 @@ def png(pattern: Pattern, path: str | Path, length: int = 64, size: int = 512) -
     header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(scanlines, 9)), (b"IEND", b"")]
     target = Path(path)
-    target.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks))
+    with storing(target):
+        target.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks))
     return target
 
 

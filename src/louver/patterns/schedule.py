@@ -22,6 +22,10 @@ class Every(Pattern):
     else_: Pattern
 
     def __post_init__(self) -> None:
+        if not isinstance(self.pattern, Pattern) or not isinstance(self.else_, Pattern):
+            raise PatternError(
+                f"every takes patterns, got {self.pattern!r} and {self.else_!r}; louver.every reads strings"
+            )
         if self.n < 1:
             raise PatternError(f"every needs a positive number of layers, got {self.n}; write every(3, full, else_=…)")
 
@@ -83,18 +87,25 @@ class ByLength(Pattern):
         return f"by_length({{{shown}}})"
 
 
-def every(n: int, pattern: Pattern, *, else_: Pattern) -> Pattern:
-    """Use `pattern` in layers 0, n, 2n, … and `else_` in the others."""
-    return Every(n, pattern, else_)
+def every(n: int, pattern: Pattern | str, *, else_: Pattern | str) -> Pattern:
+    """Use `pattern` in layers 0, n, 2n, … and `else_` in the others; strings are read as patterns."""
+    return Every(n, _read(pattern), _read(else_))
 
 
-def by_length(branches: Mapping[float | str, Pattern]) -> Pattern:
+def by_length(branches: Mapping[float | str, Pattern | str]) -> Pattern:
     """Pick the pattern by the text's length.
 
     Args:
-        branches: upper limit in tokens (inclusive) to pattern; the last limit is ``"inf"``.
+        branches: upper limit in tokens (inclusive) to pattern or its string; the last limit is ``"inf"``.
 
     Raises:
         PatternError: if the last limit is not infinite.
     """
-    return ByLength(tuple(sorted(((float(limit), pattern) for limit, pattern in branches.items()), key=lambda b: b[0])))
+    found = [(float(limit), _read(pattern)) for limit, pattern in branches.items()]
+    return ByLength(tuple(sorted(found, key=lambda branch: branch[0])))
+
+
+def _read(pattern: Pattern | str) -> Pattern:
+    from louver.patterns.grammar import parse  # the grammar knows every pattern, this one too
+
+    return parse(pattern)

@@ -1,8 +1,8 @@
 """`run`: walk a recipe, gate every step that may cost accuracy, resume what a kill left, and report.
 
-A step's bundle is named by a key over all that shapes it: its parent's key, the data, its settings, the seed and the
-versions of what computes. A bundle that stands is not made again. Everything is chosen and gated on validation; the
-test set is read once, for the report.
+A step's bundle is named by a key over all that shapes it: its parent's key, the data, its settings, the seed, the
+versions of what computes and louver's own source. A bundle that stands is not made again. Everything is chosen and
+gated on validation; the test set is read once, for the report.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,9 +32,8 @@ from louver.report.write import write_report
 from louver.storage import storing, write_text
 from louver.tasks import Columns, Splits, make_splits, metric, read_examples
 from louver.training import TrainingOptions, finetune
-from louver.versions import versions
+from louver.versions import source_digest, versions
 
-GATED = ("distill", "export", "quantize")
 Say = Callable[[str], None]
 
 
@@ -112,11 +111,14 @@ class _Run:
         reference: Made | None = None
         validated: dict[str, Evaluation] = {}
         for number, step in enumerate(self.recipe.steps):
+            if step.verb == "quantize" and current is not None and not current.bundle.card.onnx:
+                self.say("skipped: quantize; export was refused, and there are no other graphs")
+                continue
             one = self._make(step, current, f"{number + 1:02d}-{step.verb}")
-            if step.verb == "finetune":
+            if reference is None and step.verb == "finetune":
                 reference = one
                 validated[one.key] = self._validate(one.bundle)
-            elif step.verb in GATED and reference is not None:
+            elif reference is not None:
                 validated[one.key] = self._validate(one.bundle)
                 verdict = self._gate(validated[reference.key], validated[one.key])
                 one = Made(one.step, one.key, one.bundle, verdict, _pays(one))
@@ -128,9 +130,9 @@ class _Run:
                 assert current is not None
                 self.say(f"refused: {step.verb}; the run goes on from {current.bundle.path.name}")
         assert reference is not None, "the schema asks for a finetune step"
-        named = zip(_names([one.step.verb for one in made]), made, strict=True)
-        contenders = self._baselines(reference, made) + [self._bundle_contender(name, one) for name, one in named]
-        scored = [c for c in contenders if c.bundle.card.task == "classify"]
+        taught = made[made.index(reference) :]  # what came before has other labels, or none
+        named = zip(_names([one.step.verb for one in taught]), taught, strict=True)
+        scored = self._baselines(reference, made) + [self._bundle_contender(name, one) for name, one in named]
         return write_report(
             self.directory,
             self.recipe.to_yaml(),
@@ -215,7 +217,7 @@ class _Run:
                 short = short or self._truncated(reference, made)
                 bundle, length, note = short.bundle, short.bundle.card.max_length, "trained on the first tokens"
             found.append(self._baseline(spec, bundle, length, note))
-        return found
+        return [replace(c, name=name) for c, name in zip(found, _names([c.name for c in found]), strict=True)]
 
     def _baseline(self, spec: BaselineSpec, bundle: Bundle, length: int, note: str) -> Contender:
         thresholds = None
@@ -277,13 +279,13 @@ def _pays(one: Made) -> bool:
     return bool(one.bundle.card.history[-1].numbers["pays"])
 
 
-def _names(verbs: list[str]) -> list[str]:
-    """Return the verbs, numbered from the second one of a kind."""
-    return [v if verbs[:i].count(v) == 0 else f"{v}-{verbs[:i].count(v) + 1}" for i, v in enumerate(verbs)]
+def _names(words: list[str]) -> list[str]:
+    """Return the words, numbered from the second one of a kind."""
+    return [w if words[:i].count(w) == 0 else f"{w}-{words[:i].count(w) + 1}" for i, w in enumerate(words)]
 
 
 def _key(verb: str, settings: dict[str, Any], parent: str, rest: list[Any]) -> str:
-    whole = json.dumps([verb, settings, parent, rest, versions()], sort_keys=True, default=str)
+    whole = json.dumps([verb, settings, parent, rest, versions(), source_digest()], sort_keys=True, default=str)
     return hashlib.sha256(whole.encode()).hexdigest()
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 from louver.compression import DistillOptions, QuantizeOptions
 from louver.encoders.extend import DEFAULT_PATTERN
-from louver.errors import RecipeError
+from louver.errors import RecipeError, unknown
 from louver.training import TrainingOptions
 
 
@@ -36,7 +35,7 @@ class DataSpec(_Closed):
     """Validation and test, as shares."""
     drop: list[str] = []
     """Faults to drop instead of refusing: duplicates, empty, rare, unseen."""
-    limits: dict[Literal["train", "validation", "test"], int] = {}
+    limits: dict[Literal["train", "validation", "test"], PositiveInt] = {}
     """Use the first so many shuffled rows of a part."""
 
     @model_validator(mode="after")
@@ -44,6 +43,8 @@ class DataSpec(_Closed):
         wanted = "group" if self.group else "date" if self.date else "random"
         if self.group and self.date:
             raise ValueError("give group or date, not both")
+        if min(self.shares) <= 0 or sum(self.shares) >= 1:
+            raise ValueError(f"shares must be positive and leave training some, got {self.shares}")
         if self.by != wanted:
             raise ValueError(f"by must be {wanted!r} for the columns given, got {self.by!r}")
         return self
@@ -168,7 +169,7 @@ def read_recipe(path: str | Path) -> Recipe:
         raise RecipeError(f"{file} is not a file; give a recipe in YAML, such as recipes/demo.yaml")
     try:
         raw = yaml.safe_load(file.read_text("utf8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError(f"{file} is no YAML: {' '.join(str(error).split())}") from error
     try:
         return Recipe.model_validate(raw)
@@ -176,10 +177,9 @@ def read_recipe(path: str | Path) -> Recipe:
         first = error.errors()[0]
         where = _path(first["loc"])
         if first["type"] == "extra_forbidden":
-            known = _keys_at(first["loc"][:-1])
-            near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise RecipeError(f"{file}: unknown key {where}{hint} Known here: {', '.join(sorted(known))}") from error
+            *home, key = first["loc"]
+            at = f", {_path(tuple(home))}" if home else ""
+            raise RecipeError(f"{file}{at}: {unknown('key', key, _keys_at(tuple(home)))}") from error
         raise RecipeError(f"{file}: {where or 'the recipe'}: {first['msg']}, got {first['input']!r:.80}") from error
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-
-import numpy as np
 
 from louver.bundle import Bundle
 from louver.measure.baselines import Baseline
 from louver.measure.baselines import Kind as BaselineKind
 from louver.measure.evaluate import Answers
 from louver.runtime import Predictor
+from louver.text import cutting
 
 TEST_TEXTS = "test.jsonl"
 """File of a run directory with the texts and labels that the report was made on."""
@@ -49,7 +48,7 @@ class Contender:
         """Return what answers."""
         if self.baseline is not None:
             return Baseline(self.bundle, self.baseline, max_length=self.max_length, batch_size=self.batch_size)
-        return Predictor(self.bundle, truncation=_rule(self.bundle))
+        return Predictor(self.bundle, truncation=cutting(self.bundle.card.truncation))
 
     def size_mb(self) -> float:
         """Return the size of what serving needs."""
@@ -65,18 +64,17 @@ class Contender:
         parts = ["louver evaluate", self.bundle.path.as_posix(), (directory / TEST_TEXTS).as_posix()]
         parts += [f"--metric {metric}"]
         if self.baseline is None:
-            return " ".join([*parts, f"--truncate {_rule(self.bundle)}"])
+            return " ".join([*parts, f"--truncate {cutting(self.bundle.card.truncation)}"])
         parts += [f"--baseline {self.baseline} --max-length {self.max_length} --batch-size {self.batch_size}"]
         return " ".join([*parts, *([f"--thresholds {','.join(map(str, self.thresholds))}"] if self.thresholds else [])])
 
 
-def _rule(bundle: Bundle) -> str:
-    return "head" if bundle.card.truncation == "error" else bundle.card.truncation
-
-
-def answer_in_own_process(contender: Contender, texts: Sequence[str]) -> np.ndarray:
-    """Open a contender and answer; run in a fresh process to see its memory."""
-    return contender.open().logits(texts)
+def answer_in_own_process(contender: Contender, batches: Sequence[Sequence[str]]) -> Iterator[None]:
+    """Open a contender and answer, a batch a step; run in a fresh process to see its memory."""
+    opened = contender.open()
+    for texts in batches:
+        opened.logits(texts)
+        yield
 
 
 def where(contender: Contender, root: Path) -> str:

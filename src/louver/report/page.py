@@ -50,6 +50,8 @@ def page(report: dict[str, Any], card: Card, confusion: np.ndarray | None, last:
         _plot(_frontier(rows, report["metric"]), first=True),
         "<h2>Latency by length</h2><p class='mute'>One text alone, median.</p>",
         _plot(_latency(rows)),
+        "<h2>Memory by length</h2><p class='mute'>One text alone in a fresh process, peak of resident memory.</p>",
+        _plot(_memory_by_length(rows)),
         "<h2>Memory and size</h2>",
         _plot(_memory(rows)),
         "<h2>Attention</h2>",
@@ -176,6 +178,18 @@ def _latency(rows: list[dict[str, Any]]) -> Any:
         figure.add_trace(go.Scatter(x=[n for n, _ in points], y=[ms for _, ms in points], name=row["name"]))
     figure.update_xaxes(title="tokens")
     figure.update_yaxes(title="ms", type="log")
+    return figure
+
+
+def _memory_by_length(rows: list[dict[str, Any]]) -> Any:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for row in rows:
+        points = [(int(n), mb) for n, mb in row["memory_mb_by_length"].items() if mb is not None]
+        figure.add_trace(go.Scatter(x=[n for n, _ in points], y=[mb for _, mb in points], name=row["name"]))
+    figure.update_xaxes(title="tokens")
+    figure.update_yaxes(title="MB")
     return figure
 
 

@@ -13,7 +13,7 @@ from louver.errors import OptionError
 from louver.measure.evaluate import Evaluation, agreement, evaluate
 from louver.measure.intervals import difference, relative_drop
 from louver.measure.machine import describe
-from louver.measure.speed import LENGTHS, Speed, peak_memory_mb, race, text_of_length
+from louver.measure.speed import LENGTHS, Speed, peaks_of_memory, race, text_of_length
 from louver.report.contenders import TEST_TEXTS, Contender, answer_in_own_process, where
 from louver.report.page import page
 from louver.storage import write_text
@@ -93,8 +93,11 @@ def write_report(
     _save(directory, report)  # hours of work are safe before each contender is opened once more for its memory
     for contender, row in zip(contenders, report["contenders"], strict=True):
         say(f"memory: {contender.name}")
-        peak = peak_memory_mb(answer_in_own_process, contender, [*by_length.values(), *texts])
-        row["memory_mb"] = None if peak is None else round(peak, 1)
+        batches = [*([text] for text in by_length.values()), texts]  # rising, so that each peak is its own
+        peaks = [None if p is None else round(p, 1) for p in peaks_of_memory(answer_in_own_process, contender, batches)]
+        peaks += [None] * (len(batches) - len(peaks))
+        row["memory_mb"] = peaks[-1]
+        row["memory_mb_by_length"] = {str(n): peak for n, peak in zip(by_length, peaks, strict=False)}
     _save(directory, report)
     last = [c for c in contenders if c.kind == "bundle" and c.accepted][-1]
     counted = _confusion(found[last.name].truth, found[last.name].decisions, last.bundle.card.kind or "single")

@@ -104,9 +104,12 @@ def _share_arena() -> None:
 
 
 class TorchEngine:
-    """A bundle's transformers files on torch, for bundles that were not exported."""
+    """A bundle's transformers files on torch, for bundles that were not exported.
 
-    def __init__(self, bundle: Bundle, threads: int) -> None:
+    `threads` is torch's own setting, which holds for the whole process; None leaves it alone.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int | None) -> None:
         need_extra("train", "torch", "transformers")
         import torch
 
@@ -115,7 +118,9 @@ class TorchEngine:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._reader = read_bundle(bundle).to(self._device)
         self.branches = [Branch(float("inf"))]
-        self.workers = 1  # torch uses every core for one call
+        self.workers = 1  # torch uses its threads for one call
+        if threads is not None:
+            torch.set_num_threads(threads)
         self._torch = torch
 
     def run(self, branch: int, ids: np.ndarray, mask: np.ndarray, *, single: bool) -> np.ndarray:
@@ -127,14 +132,14 @@ class TorchEngine:
         return result
 
 
-def open_engine(bundle: Bundle, threads: int) -> Engine:
-    """Return the engine that a bundle's files ask for.
+def open_engine(bundle: Bundle, threads: int | None) -> Engine:
+    """Return the engine that a bundle's files ask for, on so many threads; None uses every core.
 
     Raises:
         BundleError: if the bundle holds neither graphs nor weights.
     """
     if bundle.card.onnx:
-        return OnnxEngine(bundle, threads)
+        return OnnxEngine(bundle, threads or usable_cores())
     if any(bundle.path.glob("*.safetensors")):
         return TorchEngine(bundle, threads)
     raise BundleError(f"{bundle.path} holds neither ONNX graphs nor safetensors; export or write it again")

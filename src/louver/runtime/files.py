@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from louver.errors import DataError
+from louver.errors import DataError, OptionError
 from louver.runtime.predictor import Predictor
 from louver.text import Row, RowWriter, scan_rows
 
 ANSWERS = ("label", "labels", "value", "embedding", "scores", "tokens_read", "tokens_cut", "error")
 """Columns of an answer, as `Prediction` names them; CSV and Parquet get all of them in every row."""
+
+
+_PEEKED = 1000
+"""Readable rows that are searched for the text's column before a file is refused."""
 
 
 @dataclass
@@ -40,6 +44,8 @@ def predict_file(
 ) -> Counts:
     """Answer every row of a file; each is written with its own columns and the answer's, failed ones with ``error``.
 
+    Standard output gets the answers alone.
+
     A line that cannot be read, or a row without the column, fails alone. A column of the answer that the file has
     already is written as ``predicted_<name>``, so that nothing is lost.
 
@@ -51,12 +57,15 @@ def predict_file(
         chunk: rows held at a time.
 
     Raises:
-        DataError: if no row has the column, or `target` is the source.
+        DataError: if none of the first thousand readable rows has the column, or `target` is the source.
+        OptionError: if `chunk` is not positive.
         StorageError: if the target cannot be written.
     """
+    if chunk < 1:
+        raise OptionError(f"chunk must be positive, got {chunk}; 256 is the default")
     if target is not None and target.resolve() == source.resolve():
         raise DataError(f"{target} is the file that is read; give another one to write")
-    rows, columns = _peek(_scan(source, column), source, column, chunk)
+    rows, columns = _peek(_scan(source, column), source, column)
     counts = Counts()
     with ExitStack() as stack:
         writer = stack.enter_context(RowWriter(target)) if target is not None else None
@@ -72,7 +81,7 @@ def predict_file(
                 if target is not None and target.suffix.lower() not in (".jsonl", ".ndjson"):
                     kept = {**dict.fromkeys(columns), **kept}
                     answer = {name: answer.get(name) for name in ANSWERS}
-                writer.write({**kept, **{f"predicted_{k}" if k in columns else k: v for k, v in answer.items()}})
+                writer.write(kept | {_free(name, {*columns, *kept}): value for name, value in answer.items()})
         if writer is not None:
             counts.left_out = tuple(sorted(writer.left_out))
     return counts
@@ -90,25 +99,36 @@ def _answers(predictor: Predictor, part: list[Row | DataError], column: str, sou
     return answers
 
 
-def _peek(
-    rows: Iterator[Row | DataError], source: Path, column: str, chunk: int
-) -> tuple[Iterator[Row | DataError], list[str]]:
+def _free(name: str, taken: set[str]) -> str:
+    """Return a name for a column of the answer that the row's own columns leave free."""
+    while name in taken:
+        name = f"predicted_{name}"
+    return name
+
+
+def _peek(rows: Iterator[Row | DataError], source: Path, column: str) -> tuple[Iterator[Row | DataError], list[str]]:
     """Look for the column before anything is written: a wrong name must not cost an old target.
 
     Returns:
         All rows, and the columns of the first one that has it.
 
     Raises:
-        DataError: if none of the first `chunk` rows has the column.
+        DataError: if rows can be read, and none of the first thousand has the column.
     """
     seen: list[Row | DataError] = []
-    for row in islice(rows, chunk):
+    without: list[Row] = []
+    for row in rows:
         seen.append(row)
-        if isinstance(row, dict) and column in row:
+        if isinstance(row, DataError):
+            continue
+        if column in row:
             return chain(seen, rows), list(row)
-    for row in seen:
-        raise row if isinstance(row, DataError) else _no_column(source, column, row)
-    return iter(()), []
+        without.append(row)
+        if len(without) == _PEEKED:
+            break
+    if without:
+        raise _no_column(source, column, without[0])
+    return iter(seen), []
 
 
 def _no_column(source: Path, column: str, row: Row) -> DataError:

@@ -12,9 +12,9 @@ import numpy as np
 from louver.bundle import Bundle
 from louver.decode import Prediction, decode, pool_windows
 from louver.errors import OptionError, TextError
-from louver.runtime.engine import Engine, open_engine, usable_cores
+from louver.runtime.engine import Engine, open_engine
 from louver.runtime.schedule import Group, schedule
-from louver.text import Fitted, Tokenizer, Truncation, check, inputs
+from louver.text import Fitted, Tokenizer, Truncation, check, inputs, rectangle
 
 
 class Predictor:
@@ -50,7 +50,7 @@ class Predictor:
         if threads is not None and threads < 1:
             raise OptionError(f"threads must be positive, got {threads}; leave it out to use every core")
         self.tokenizer = Tokenizer.open(self.bundle.path)
-        self.engine = engine or open_engine(self.bundle, threads or usable_cores())
+        self.engine = engine or open_engine(self.bundle, threads)
         self.max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(self.engine.workers, "louver-worker")
 
@@ -84,7 +84,15 @@ class Predictor:
         Raises:
             TextError: for the first text that cannot.
         """
-        fitted = self._fit([check(text) for text in texts])
+        if not len(texts):
+            raise OptionError("logits takes at least one text, got none")
+        readable = []
+        for number, text in enumerate(texts, 1):
+            try:
+                readable.append(check(text))
+            except TextError as error:
+                raise TextError(f"text {number} of {len(texts)}: {error}") from error
+        fitted = self._fit(readable)
         for found in fitted:
             if found.error is not None:
                 raise TextError(found.error)
@@ -97,6 +105,8 @@ class Predictor:
             texts: any iterable.
             chunk: texts that are scheduled together; more pads less, and answers later.
         """
+        if chunk < 1:
+            raise OptionError(f"chunk must be positive, got {chunk}; 256 is the default")
         rest = iter(texts)
         while part := list(islice(rest, chunk)):
             yield from self.predict(part)
@@ -144,11 +154,7 @@ class Predictor:
         single = len(groups) == 1
 
         def call(group: Group) -> None:
-            ids = np.full((len(group.members), group.width), self.tokenizer.pad_id, np.int64)
-            mask = np.zeros_like(ids)
-            for row, member in enumerate(group.members):
-                ids[row, : len(rows[member])] = rows[member]
-                mask[row, : len(rows[member])] = 1
+            ids, mask = rectangle([rows[member] for member in group.members], self.tokenizer.pad_id, group.width)
             found = self.engine.run(group.branch, ids, mask, single=single)
             for row, member in enumerate(group.members):
                 outputs[member] = found[row]

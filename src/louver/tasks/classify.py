@@ -91,6 +91,7 @@ class Classification:
             targets: as `targets` gives them.
             weights: (labels,) factor on each class, or None.
         """
+        weights = None if weights is None else weights.to(logits.device)
         if self.kind == "single":
             return F.cross_entropy(logits, targets, weight=weights)
         if self.kind == "multi":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Columns:
         group: column whose values must not be shared between the parts; empty if there is none.
         date: column to split by in time, latest to test; empty if there is none.
         labels: "names" or "numbers"; "auto" takes numbers if every label is one and some have a fraction (``3.5``),
-            because ``0`` and ``1`` are as often names of classes.
+            because ``0`` and ``1.0`` are as often names of classes.
     """
 
     text: str = "text"
@@ -109,14 +109,23 @@ def _datasets_rows(directory: Path) -> Iterable[Row]:
     except (FileNotFoundError, ValueError) as error:
         raise DataError(f"{directory} is no datasets directory; make one with Dataset.save_to_disk") from error
     if isinstance(loaded, datasets.DatasetDict):
-        return ({**row, "__split__": name} for name, part in loaded.items() for row in part)
-    return (dict(row) for row in loaded)
+        return ({**row, "__split__": name} for name, part in loaded.items() for row in _with_class_names(part))
+    return _with_class_names(loaded)
+
+
+def _with_class_names(dataset: Any) -> Iterable[Row]:
+    """Yield rows with the names of their classes in the place of `datasets` class numbers."""
+    import datasets
+
+    named = {name: kind for name, kind in dataset.features.items() if isinstance(kind, datasets.ClassLabel)}
+    for row in dataset:
+        yield {**row, **{k: kind.int2str(row[k]) for k, kind in named.items() if row[k] is not None and row[k] >= 0}}
 
 
 def _are_numbers(labels: Sequence[object], wanted: str) -> bool:
     if wanted != "auto":
         return wanted == "numbers"
-    return all(_is_written_number(v) for v in labels) and any(isinstance(v, float) or "." in str(v) for v in labels)
+    return all(_is_written_number(v) for v in labels) and any(float(v) % 1 for v in labels)  # type: ignore[arg-type]
 
 
 def _is_written_number(value: object) -> bool:
@@ -178,14 +187,16 @@ def make_splits(
         limits: keep the first so many shuffled examples of some parts, before the parts are checked.
 
     Raises:
-        DataError: if a test row is also in training, a label of test or validation is unseen in training, or a class
-            has one example.
+        DataError: if a share is out of range, a test row is also in training, a label of test or validation is unseen
+            in training, or a class has one example.
     """
+    if min(shares) <= 0 or sum(shares) >= 1:
+        raise DataError(f"shares of validation and test must be positive and leave training some, got {shares}")
     for word in drop:
         if word not in DROPPABLE:
             raise DataError(unknown("fault to drop", word, DROPPABLE))
     dropped: Counter[str] = Counter()
-    kept = [(e, part) for e, part in found if _readable(e, drop, dropped)]
+    kept = [(e, part) for row, (e, part) in enumerate(found, 1) if _readable(e, row, drop, dropped)]
     parts: dict[str, list[Example]] = {name: [e for e, part in kept if part == name] for name in PARTS}
     pool = parts["train"] + [e for e, part in kept if not part]
     for name, share in (("test", shares[1]), ("validation", shares[0])):
@@ -200,12 +211,12 @@ def make_splits(
     return Splits(cleaned["train"], cleaned["validation"], cleaned["test"], dict(dropped))
 
 
-def _readable(example: Example, drop: Sequence[str], dropped: Counter[str]) -> bool:
+def _readable(example: Example, row: int, drop: Sequence[str], dropped: Counter[str]) -> bool:
     try:
         check(example.text)
     except TextError as error:
         if "empty" not in drop:
-            raise DataError(f"a row cannot be read: {error}; or drop such rows with drop: [empty]") from error
+            raise DataError(f"row {row} cannot be read: {error}; or drop such rows with drop: [empty]") from error
         dropped["empty"] += 1
         return False
     return True

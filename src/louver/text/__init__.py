@@ -1,10 +1,10 @@
 """Texts to ids, and files to rows. Needs tokenizers and numpy alone (Parquet: pyarrow)."""
 
 from louver.text.hygiene import check
-from louver.text.inputs import inputs
+from louver.text.inputs import inputs, rectangle
 from louver.text.rows import Row, RowWriter, read_rows, scan_rows
 from louver.text.tokenizer import Tokenizer
-from louver.text.truncation import Fitted, Ids, Truncation, fit
+from louver.text.truncation import Fitted, Ids, Truncation, cutting, fit
 
 __all__ = [
     "Fitted",
@@ -14,8 +14,10 @@ __all__ = [
     "Tokenizer",
     "Truncation",
     "check",
+    "cutting",
     "fit",
     "inputs",
     "read_rows",
+    "rectangle",
     "scan_rows",
 ]

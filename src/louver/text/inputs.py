@@ -8,7 +8,26 @@ import numpy as np
 
 from louver.errors import OptionError, TextError
 from louver.text.tokenizer import Tokenizer
-from louver.text.truncation import Fitted, Truncation, fit
+from louver.text.truncation import Fitted, Ids, Truncation, fit
+
+
+def rectangle(rows: Sequence[Ids], pad_id: int, width: int | None = None) -> tuple[Ids, Ids]:
+    """Put rows of ids under each other, padded on the right.
+
+    Args:
+        rows: ids of each text.
+        pad_id: id of padding.
+        width: tokens a row; the longest row's if None.
+
+    Returns:
+        Ids and mask (rows, width), int64; 1 = real token.
+    """
+    ids = np.full((len(rows), width or max(map(len, rows))), pad_id, np.int64)
+    mask = np.zeros_like(ids)
+    for row, found in enumerate(rows):
+        ids[row, : len(found)] = found
+        mask[row, : len(found)] = 1
+    return ids, mask
 
 
 def inputs(
@@ -40,7 +59,10 @@ def inputs(
     for before, ids in tokenizer.encode_after(prompt, texts):
         room = max_length - tokenizer.specials - len(before)
         if room < 1:
-            raise OptionError(f"the prompt takes {len(before)} of the model's {max_length} tokens; shorten it")
+            raise OptionError(
+                f"{tokenizer.specials} specials and {len(before)} tokens of prompt leave no room for text in "
+                f"max_length={max_length}; give more tokens or a shorter prompt"
+            )
         try:
             fitted = fit(ids, room, truncation, max_length=max_length)
         except TextError as error:

@@ -129,6 +129,8 @@ class RowWriter:
         with self._storing():
             if self._suffix == ".parquet":
                 need_extra("data", "pyarrow")
+                self._draft.unlink(missing_ok=True)
+                self._draft.touch()  # a place that cannot be written is told before the first row
             else:
                 self._stream = self._stack.enter_context(self._draft.open("w", encoding="utf8", newline=""))
         return self
@@ -138,14 +140,14 @@ class RowWriter:
     ) -> None:
         with self._storing():
             self._flush_parquet()
-            if self._suffix == ".parquet" and self._sink is not None:
-                self._sink.close()
+            if self._suffix == ".parquet":
+                self._close_parquet()
             self._stack.close()
             if error is None and self._draft.exists():
                 self._draft.replace(self.path)
 
     def write(self, row: Row) -> None:
-        """Write one row; nested values become JSON in CSV. Rows of CSV and Parquet files have the first one's keys.
+        """Write one row. In CSV and Parquet nested values become JSON, and all rows have the first one's keys.
 
         Raises:
             StorageError: if the disk is full.
@@ -173,6 +175,15 @@ class RowWriter:
 
     def _storing(self) -> AbstractContextManager[None]:
         return storing(self.path, f"the rows so far are in {self._draft}")
+
+    def _close_parquet(self) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        if self._sink is None:  # no rows
+            pyarrow.parquet.write_table(pyarrow.table({}), self._draft)
+        else:
+            self._sink.close()
 
     def _flush_parquet(self) -> None:
         if not self._pending:

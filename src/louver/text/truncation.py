@@ -42,6 +42,11 @@ class Truncation(StrEnum):
             raise OptionError(unknown("truncation", name, [member.value for member in cls])) from None
 
 
+def cutting(name: str) -> str:
+    """Return a truncation's name, ``head`` for ``error``: training and measuring leave no text out."""
+    return Truncation.HEAD.value if Truncation.named(name) is Truncation.ERROR else name
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """What is left of a text.
@@ -79,7 +84,7 @@ def fit(ids: Ids, room: int, truncation: Truncation, *, max_length: int, overlap
         case Truncation.ERROR:
             raise TextError(
                 f"this model reads {max_length} tokens and the text has {count + max_length - room}; "
-                "run 'louver extend', or truncate=\"head\""
+                "run 'louver extend', or set truncation to \"head\""
             )
         case Truncation.HEAD:
             kept = ids[:room]

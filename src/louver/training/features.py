@@ -15,7 +15,7 @@ from louver.decode import pool_windows
 from louver.encoders.pooling import Reader
 from louver.errors import TextError
 from louver.tasks import Example
-from louver.text import Tokenizer, Truncation, inputs
+from louver.text import Tokenizer, Truncation, inputs, rectangle
 
 Batch = dict[str, Tensor]
 Feature = dict[str, Any]
@@ -124,13 +124,7 @@ def collate(pad_id: int) -> Callable[[Sequence[Feature]], Batch]:
     """Return a collator that pads ids to the longest piece of a batch and stacks everything else."""
 
     def join(features: Sequence[Feature]) -> Batch:
-        longest = max(len(f["input_ids"]) for f in features)
-        ids = torch.full((len(features), longest), pad_id, dtype=torch.long)
-        mask = torch.zeros(len(features), longest, dtype=torch.long)
-        for row, feature in enumerate(features):
-            count = len(feature["input_ids"])
-            ids[row, :count] = torch.as_tensor(feature["input_ids"])
-            mask[row, :count] = 1
+        ids, mask = (torch.from_numpy(x) for x in rectangle([f["input_ids"] for f in features], pad_id))
         rest = {key: torch.as_tensor(np.stack([f[key] for f in features])) for key in features[0] if key != "input_ids"}
         return {"input_ids": ids, "attention_mask": mask, **rest}
 

@@ -17,7 +17,7 @@ from louver.errors import OptionError
 from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Classification, Splits, metric
 from louver.tasks.metrics import Metric
-from louver.text import Tokenizer
+from louver.text import Tokenizer, cutting
 from louver.training.features import Features
 from louver.training.fit import Fit, Judgement, Objective, Say, fit
 from louver.training.options import TrainingOptions
@@ -90,7 +90,7 @@ class Lesson:
         )
         tokenizer = Tokenizer.open(source.path)
         truth = task.targets(data.validation)
-        rule = _readable(options.truncation)
+        rule = cutting(options.truncation)
         length = options.max_length or card.max_length
         train = Features.of(data.train, task.targets(data.train), tokenizer, card, max_length=length, truncation=rule)
         validation = Features.of(data.validation, truth, tokenizer, card, max_length=card.max_length, truncation=rule)
@@ -107,7 +107,7 @@ class Lesson:
             self.tokenizer,
             self.card,
             max_length=self.card.max_length,
-            truncation=_readable(self.options.truncation),
+            truncation=cutting(self.options.truncation),
         )
         return probe(reader, self.task, train, self.validation, self.truth, self.score)
 
@@ -172,8 +172,3 @@ class Lesson:
                 (draft / file.name).write_bytes(file.read_bytes())
             write_card(draft, card.model_copy(update={"golden": golden(reader, self.tokenizer, card)}))
         return Bundle.open(into, verify=False)
-
-
-def _readable(truncation: str) -> str:
-    """Texts that are refused at serving are cut in training, so that every label counts."""
-    return "head" if truncation == "error" else truncation

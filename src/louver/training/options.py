@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class TrainingOptions(BaseModel):
@@ -42,3 +42,9 @@ class TrainingOptions(BaseModel):
     truncation: str = "head"
     """What to do with longer texts, in training and afterwards."""
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _something_is_trained(self) -> TrainingOptions:
+        if not self.epochs and not self.probe:
+            raise ValueError("epochs 0 without probe would leave a random head; leave probe on, or train an epoch")
+        return self

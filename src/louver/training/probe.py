@@ -15,6 +15,9 @@ from louver.tasks import Classification
 from louver.tasks.metrics import Metric
 from louver.training.features import Features
 
+_NEVER = -10.0
+"""Logit of a label that training never has."""
+
 STRENGTHS = (0.01, 0.1, 1.0)
 """Inverse regularisations tried on validation."""
 
@@ -92,10 +95,28 @@ def _fit(
         model = Ridge(alpha=1 / strength).fit(states, labels)
         return model.coef_[None], np.asarray([model.intercept_])
     if task.kind == "multi":
-        pairs = [LogisticRegression(C=strength, max_iter=2000).fit(states, column) for column in labels.T]
-        return np.concatenate([m.coef_ for m in pairs]), np.concatenate([m.intercept_ for m in pairs])
+        pairs = [_one_against_rest(states, column, strength) for column in labels.T]
+        return np.stack([weight for weight, _ in pairs]), np.asarray([bias for _, bias in pairs])
+    # a class that training lacks (a teacher may know it) keeps a head that never wins
+    weight = np.zeros((len(task.labels), states.shape[1]))
+    bias = np.full(len(task.labels), _NEVER)
+    seen = np.unique(labels)
+    if len(seen) == 1:
+        bias[seen] = 0.0
+        return weight, bias
     model = LogisticRegression(C=strength, max_iter=2000).fit(states, labels)
-    weight, bias = model.coef_, model.intercept_
-    if len(task.labels) == 2:  # one column for two classes: split it into two logits
-        return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    found, at = model.coef_, model.intercept_
+    if len(seen) == 2:  # one column for two classes: split it into two logits
+        found, at = np.concatenate([-found, found]) / 2, np.concatenate([-at, at]) / 2
+    weight[model.classes_], bias[model.classes_] = found, at
     return weight, bias
+
+
+def _one_against_rest(states: np.ndarray, column: np.ndarray, strength: float) -> tuple[np.ndarray, float]:
+    """Fit one label of several; of a label that every row has, or none, all that can be learned is that."""
+    from sklearn.linear_model import LogisticRegression
+
+    if len(np.unique(column)) == 1:
+        return np.zeros(states.shape[1]), -_NEVER if column[0] else _NEVER
+    model = LogisticRegression(C=strength, max_iter=2000).fit(states, column)
+    return model.coef_[0], float(model.intercept_[0])
