@@ -10,7 +10,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import louver
-from louver.attention import BACKENDS, Request, SelfAttention, attend, choose, from_additive, from_zero_one, gathered
+from louver.attention import (
+    BACKENDS,
+    Request,
+    SelfAttention,
+    attend,
+    choose,
+    from_additive,
+    from_zero_one,
+    gathered,
+    joined,
+)
 from louver.errors import OptionError, PatternError
 from louver.patterns import Window, parse
 
@@ -97,6 +107,42 @@ def test_backends_equal_the_reference_forward_and_backward(pattern: str, impl: s
             for a, b in zip(got, wanted, strict=True):
                 assert gap(a, b) < 1e-4, (tokens, side)
                 assert torch.isfinite(a).all()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_copies_equal_parts(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other devices, dropout and graphs take, beside what a CPU takes."""
+    for tokens in (1, 64, 129, 300):
+        for side in (None, "right", "left"):
+            q, k, v = inputs(3, 2, tokens)
+            padding = padded(tokens, side)
+            monkeypatch.undo()
+            parts = attend(q, k, v, pattern, padding=padding, impl="gathered")
+            monkeypatch.setattr(joined, "available", lambda *_: False)
+            copies = attend(q, k, v, pattern, padding=padding, impl="gathered")
+            assert gap(parts, copies) < 1e-5, (tokens, side)
+            for a, b in zip(*(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (parts, copies)), strict=True):
+                assert gap(a, b) < 1e-4, (tokens, side)
+
+
+def test_parts_are_one_softmax() -> None:
+    """Three places, one of them hidden from some queries: the same as all keys in one place."""
+    q, k, v = (x.transpose(1, 2) for x in inputs(2, 3, 128))
+    near = (torch.arange(64)[:, None] + 32 >= torch.arange(96)) & (torch.arange(96) >= 32)
+    parts = (
+        joined.Windows(64, 32, 0, torch.where(near, 0.0, -1e9)),
+        joined.Columns(torch.tensor([3, 70]), torch.where(torch.arange(128) > 100, 0.0, -1e9)[:, None]),
+    )
+    seen = torch.zeros(128, 128, dtype=torch.bool)
+    for block in (0, 64):
+        seen[block : block + 64, block : block + 64] = near[:, 32:]
+    seen[101:, 3] = seen[101:, 70] = True
+    scores = (q.transpose(1, 2) @ k.permute(0, 2, 3, 1)) * 0.3
+    twice = torch.zeros(128, 128)
+    twice[101:, 70] = near[37:, 32 + 6].float()  # key 70 stands in both parts for these
+    weights = scores.exp() * (seen + twice)
+    expected = (weights / weights.sum(-1, keepdim=True)) @ v.transpose(1, 2)
+    assert gap(joined.joined(q, k, v, parts, 0.3).transpose(1, 2), expected) < 1e-5
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,12 +1,13 @@
 """Sparse attention in pure PyTorch: query blocks against gathered key blocks, global tokens apart.
 
-Each block of queries attends, in one fused call, to the key blocks that its layout names and to the shared columns
-(global keys). Rows (global queries) are a second, small call over all keys. No n x n tensor exists anywhere; time and
-memory are linear in the tokens for patterns with bounds. The gathered keys and values take `width` times the memory of
-k and v (3x for a window of one block), the mask one byte a pair.
+Each block of queries attends to the keys near it that its layout names and to the shared columns (global keys). Rows
+(global queries) are a second, small call over all keys. No n x n tensor exists anywhere; time and memory are linear in
+the tokens for patterns with bounds.
 
-The same code is traced for ONNX. There the tokens are a multiple of the block, the layout is a band whose offsets do
-not depend on the length, and patterns without bounds are refused (dense serves those).
+On CPUs, windows are views and the columns a part of their own, joined in one softmax (`joined`). Everywhere else, under
+dropout and in ONNX graphs, keys, values and columns are copied together (3x the memory of k and v for a window of one
+block) and computed in one fused call. In a graph the tokens are a multiple of the block, the layout is a band whose
+offsets do not depend on the length, and patterns without bounds are refused (dense serves those).
 
 Shape letters: B batch, H heads, T tokens, D numbers a head; N blocks, Q tokens a block, K gathered keys a block.
 """
@@ -20,13 +21,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from louver.attention.kernel import fused
+from louver.attention import joined
+from louver.attention.kernel import UNSEEN, fused
 from louver.attention.request import Backend, Request
 from louver.errors import OptionError
 from louver.patterns import Bounds, Full, Pattern
 
 BLOCK = 128
-"""Tokens a block: 128 beat 64 on CPUs, where the copies and calls cost more than the masked pairs."""
+"""Tokens a block of copied keys: 128 beat 64 on CPUs, where the copies and calls cost more than the masked pairs."""
+
+QUERIES = 64
+"""Queries a block where keys are views: less than half of a window's block is masked, and the kernel still has work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +144,106 @@ def compute(request: Request) -> tuple[Tensor, None]:
     """Compute the allowed pairs block by block; see the module's text."""
     if isinstance(request.pattern, Full):
         raise OptionError("impl 'gathered' has nothing to leave out of full attention; use 'dense' or 'auto'")
+    if joined.available(request.q_BHTD, request.dropout):
+        out_BHTD, rows_R = _by_parts(request)
+    else:
+        out_BHTD, rows_R = _by_copies(request)
+    return (_with_rows(out_BHTD, request, rows_R) if len(rows_R) else out_BHTD), None
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A pattern cut into parts for texts of one shape.
+
+    Attributes:
+        parts: keys near the queries, then the columns if there are any.
+        blind_BT: queries that see nothing; None if there are none.
+        rows_R: positions of the global queries.
+    """
+
+    parts: tuple[joined.Part, ...]
+    blind_BT: Tensor | None
+    rows_R: Tensor
+
+
+def _by_parts(request: Request) -> tuple[Tensor, Tensor]:
+    """Compute windows as views and columns apart, in one softmax; for kernels that return their log-sum-exp."""
+    batch, _, tokens, _ = request.q_BHTD.shape
+    missing = -tokens % QUERIES
+    q_BTHD, k_BTHD, v_BTHD = (
+        pad(x.transpose(1, 2), (0, 0, 0, 0, 0, missing)) if missing else x.transpose(1, 2)
+        for x in (request.q_BHTD, request.k_BHSD, request.v_BHSD)
+    )
+    shape = (request.pattern, batch, tokens, request.q_BHTD.dtype, request.q_BHTD.device)
+    if request.padding is None:
+        cut = _kept_cut(*shape)
+    else:
+        cut = request.padding.keep(("cut", *shape), lambda: _cut(*shape, request.lengths_B))
+    if not cut.parts:
+        return torch.zeros_like(request.v_BHSD), cut.rows_R
+    out_BHTD = joined.joined(q_BTHD, k_BTHD, v_BTHD, cut.parts, request.scale)[:, :tokens].transpose(1, 2)
+    if cut.blind_BT is not None:
+        out_BHTD = out_BHTD.masked_fill(cut.blind_BT[:, None, :, None], 0.0)
+    return out_BHTD, cut.rows_R
+
+
+def _cut(
+    pattern: Pattern,
+    batch: int,
+    tokens: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    lengths_B: Tensor | None = None,
+) -> Cut:
+    """Cut a pattern into parts, padding in their masks."""
+    blocks = -(-tokens // QUERIES)
+    layout = pattern.layout(tokens, QUERIES)
+    bounds = pattern.bounds()
+    if lengths_B is None:
+        lengths_B = torch.full((batch,), tokens, device=device)
+    index_N1 = torch.arange(blocks, device=device)[:, None]
+    queries_NQ = index_N1 * QUERIES + torch.arange(QUERIES, device=device)
+    table_NW: Tensor | None = None
+    if bounds is not None and bounds.left + QUERIES + bounds.right <= layout.key_blocks.shape[1] * QUERIES:
+        keys_NK = index_N1 * QUERIES + torch.arange(-bounds.left, QUERIES + bounds.right, device=device)
+    else:
+        table_NW = torch.from_numpy(layout.key_blocks).to(device)
+        within_Q = torch.arange(QUERIES, device=device)
+        keys_NK = torch.where(table_NW < 0, -tokens, table_NW * QUERIES)[:, :, None].add(within_Q).flatten(1)
+    columns_C = torch.tensor(layout.columns, device=device, dtype=torch.long)
+
+    near_NQK = pattern.allows(queries_NQ[:, :, None], keys_NK[:, None, :], tokens) & (keys_NK >= 0)[:, None, :]
+    if len(columns_C):
+        near_NQK = near_NQK & ~torch.isin(keys_NK, columns_C)[:, None, :]
+    near_BNQK = near_NQK & (keys_NK < lengths_B[:, None, None])[:, :, None, :]
+    seen_BT = near_BNQK.any(-1).flatten(1)
+    near_mask = _additive(near_BNQK.flatten(0, 1)[:, None], dtype)
+    parts: list[joined.Part] = []
+    if table_NW is None:
+        assert bounds is not None
+        parts.append(joined.Windows(QUERIES, bounds.left, bounds.right, near_mask))
+    elif table_NW.shape[1]:
+        parts.append(joined.Table(QUERIES, table_NW.clamp(min=0), near_mask))
+    if len(columns_C):
+        far_TC = pattern.allows(queries_NQ.flatten()[:, None], columns_C, tokens)
+        far_BTC = (far_TC & (columns_C < lengths_B[:, None])[:, None, :]).expand(batch, -1, len(columns_C))
+        seen_BT = seen_BT | far_BTC.any(-1)
+        far_mask = None if bool(far_BTC.all()) else _additive(far_BTC[:, None], dtype)
+        parts.append(joined.Columns(columns_C, far_mask))
+    seen_BT = seen_BT[:, :tokens]
+    return Cut(tuple(parts), None if bool(seen_BT.all()) else ~seen_BT, torch.tensor(layout.rows, device=device))
+
+
+# Few entries: the mask of window(128) takes 1.3 kB a token.
+_kept_cut = lru_cache(maxsize=4)(_cut)
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.where(mask, 0.0, UNSEEN).to(dtype)
+
+
+def _by_copies(request: Request) -> tuple[Tensor, Tensor]:
+    """Copy each block's keys together, columns among them; for every device, for dropout and for ONNX."""
     q_BHTD, k_BHTD, v_BHTD = request.q_BHTD, request.k_BHSD, request.v_BHSD
     batch, heads, tokens, width = q_BHTD.shape
     exporting = torch.compiler.is_exporting()
@@ -164,23 +269,22 @@ def compute(request: Request) -> tuple[Tensor, None]:
     out = fused(queries, keys, values, mask, request.scale, request.dropout)
     out = out.masked_fill(blind, 0.0)
     out_BHTD = out.transpose(1, 2).reshape(batch, blocks * BLOCK, heads, width).transpose(1, 2)
-    if missing:
-        out_BHTD = out_BHTD[:, :, :tokens]
-    return (_with_rows(out_BHTD, request, plan) if len(plan.rows_R) else out_BHTD), None
+    return (out_BHTD[:, :, :tokens] if missing else out_BHTD), plan.rows_R
 
 
-def _with_rows(out_BHTD: Tensor, request: Request, plan: Plan) -> Tensor:
+def _with_rows(out_BHTD: Tensor, request: Request, rows_R: Tensor) -> Tensor:
     """Replace the rows of global queries by attention over all keys.
 
     Positions that the text lacks are left out. A graph cannot leave out: there they repeat the first position, and if
     the text lacks that one too, nothing changes.
     """
     tokens = out_BHTD.shape[2]
-    there_R = plan.rows_R < tokens
-    if torch.compiler.is_exporting():
-        rows_R = torch.where(there_R, plan.rows_R, plan.rows_R[:1].clamp(max=tokens - 1))
+    there_R = rows_R < tokens
+    exporting = torch.compiler.is_exporting()
+    if exporting:
+        rows_R = torch.where(there_R, rows_R, rows_R[:1].clamp(max=tokens - 1))
     else:
-        rows_R = plan.rows_R[there_R]
+        rows_R = rows_R[there_R]
         if not len(rows_R):
             return out_BHTD
     keys_T = torch.arange(tokens, device=out_BHTD.device)
@@ -188,17 +292,19 @@ def _with_rows(out_BHTD: Tensor, request: Request, plan: Plan) -> Tensor:
     mask = mask.expand(len(rows_R), tokens)[None]
     if request.lengths_B is not None:
         mask = mask & (keys_T < request.lengths_B[:, None])[:, None, :]
-    blind = ~mask.any(-1, keepdim=True)
-    rows_BHRD = fused(
-        request.q_BHTD.index_select(2, rows_R),
-        request.k_BHSD,
-        request.v_BHSD,
-        (mask | blind)[:, None],
-        request.scale,
-        request.dropout,
-    ).masked_fill(blind[:, None], 0.0)
-    rows_BHRD = torch.where(there_R[0], rows_BHRD, out_BHTD.index_select(2, rows_R))
-    return out_BHTD.index_copy(2, rows_R, rows_BHRD)
+    queries_BHRD = request.q_BHTD.index_select(2, rows_R)
+    if not exporting and bool(mask.all()):
+        rows_BHRD = fused(queries_BHRD, request.k_BHSD, request.v_BHSD, None, request.scale, request.dropout)
+    else:
+        blind = ~mask.any(-1, keepdim=True)
+        seen = (mask | blind)[:, None]
+        rows_BHRD = fused(queries_BHRD, request.k_BHSD, request.v_BHSD, seen, request.scale, request.dropout)
+        rows_BHRD = rows_BHRD.masked_fill(blind[:, None], 0.0)
+    if exporting:
+        rows_BHRD = torch.where(there_R[0], rows_BHRD, out_BHTD.index_select(2, rows_R))
+    if exporting or out_BHTD.requires_grad:
+        return out_BHTD.index_copy(2, rows_R, rows_BHRD)
+    return out_BHTD.index_copy_(2, rows_R, rows_BHRD)  # ours alone, and nobody asks for its gradient
 
 
 BACKEND = Backend(compute, any_mask=False, documents=False, weights=False)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-_UNSEEN = -1e9
+UNSEEN = -1e9
 """Added to the products of pairs that are not allowed; exp of it is 0 in float32 beside any allowed pair."""
 
 
@@ -31,5 +31,5 @@ def fused(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, s
         return scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD, attn_mask=mask, dropout_p=dropout, scale=scale)
     scores_BHTS = (q_BHTD * scale) @ k_BHSD.transpose(-1, -2)
     if mask is not None:
-        scores_BHTS = scores_BHTS + torch.where(mask, 0.0, _UNSEEN).to(scores_BHTS.dtype)
+        scores_BHTS = scores_BHTS + torch.where(mask, 0.0, UNSEEN).to(scores_BHTS.dtype)
     return scores_BHTS.softmax(-1) @ v_BHSD
