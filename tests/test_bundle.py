@@ -53,7 +53,18 @@ def test_missing_and_extra_files_are_seen(tmp_path: Path) -> None:
         Bundle.open(tmp_path / "b")
 
 
+def test_a_run_directory_stands_for_its_accepted_bundle(tmp_path: Path) -> None:
+    bundle = make(tmp_path / "run" / "bundles" / "02-finetune-abc")
+    (tmp_path / "run" / "accepted.txt").write_text("bundles/02-finetune-abc\n")
+    assert Bundle.open(tmp_path / "run").digest == bundle.digest
+    (tmp_path / "run" / "accepted.txt").write_text("bundles/gone\n")
+    with pytest.raises(BundleError, match=r"run/bundles/gone does not exist; give the directory of a bundle"):
+        Bundle.open(tmp_path / "run")
+
+
 def test_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"typo does not exist; give the directory of a bundle"):
+        Bundle.open(tmp_path / "typo")
     with pytest.raises(BundleError, match="is no bundle"):
         Bundle.open(tmp_path)
 

@@ -85,7 +85,7 @@ def test_predict_evaluate_check_and_info(exported: Bundle, colours: Path, tmp_pa
     source = write_jsonl(tmp_path / "in.jsonl", [*colour_rows(3), {"text": "", "label": "red"}])
     code, _, err = call("predict", exported.path, source, tmp_path / "out.jsonl")
     assert code == 3
-    assert "4 rows, 1 failed, 0 cut" in err
+    assert "rows: 4, failed: 1, not read to their end: 0" in err
     (tmp_path / "mine.txt").write_text("red rose\nfire")
     code, out, _ = call("predict", exported.path, tmp_path / "mine.txt")
     assert code == 0

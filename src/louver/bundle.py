@@ -25,6 +25,8 @@ from louver.storage import storing
 
 CARD = "louver.json"
 MANIFEST = "manifest.json"
+ACCEPTED = "accepted.txt"
+"""File of a run directory that names its last accepted bundle."""
 SCHEMA_VERSION = 1
 
 
@@ -105,14 +107,18 @@ class Bundle:
         """Open a bundle and check its bytes.
 
         Args:
-            path: the directory.
+            path: the directory; that of a recipe's run stands for its last accepted bundle.
             verify: hash every file; False only where a caller has just done so.
 
         Raises:
-            BundleError: if it is no bundle, of a newer schema, or a file is missing or changed.
+            BundleError: if it does not exist, is no bundle, of a newer schema, or a file is missing or changed.
         """
         root = Path(path)
         _recover(root)
+        if (root / ACCEPTED).is_file():
+            root = root / (root / ACCEPTED).read_text("utf8").strip()
+        if not root.exists():
+            raise BundleError(f"{root} does not exist; give the directory of a bundle, or of a run with a report")
         if not (root / CARD).is_file() or not (root / MANIFEST).is_file():
             raise BundleError(
                 f"{root} is no bundle: it lacks {CARD} or {MANIFEST}; make one with 'louver extend' or 'louver run'"

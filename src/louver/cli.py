@@ -34,13 +34,17 @@ _debug = False
 
 Into = Annotated[Path, typer.Option("--into", help="Directory of the new bundle.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")]
-BundleDir = Annotated[Path, typer.Argument(help="Directory of a bundle.")]
+BundleDir = Annotated[Path, typer.Argument(help="Directory of a bundle, or of a run: its last accepted bundle.")]
 DataFile = Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file, or a datasets directory.")]
 TextColumn = Annotated[str, typer.Option("--text", help="Column of the text.")]
 LabelColumn = Annotated[str, typer.Option("--label", help="Column of the label.")]
 Truncate = Annotated[
     str | None,
-    typer.Option("--truncate", help="error, head, tail, head_tail, middle, window; the bundle's own by default."),
+    typer.Option(
+        "--truncate",
+        help="What to do with a text that is too long: error (refuse it), head, tail, head_tail or middle (keep that "
+        "part), window (read all of it in windows). The bundle's own by default; louver info shows it.",
+    ),
 ]
 FAILED_ITEMS = 3
 
@@ -344,16 +348,19 @@ def predict(
     ] = None,
     text: TextColumn = "text",
     truncate: Truncate = None,
-    chunk: Annotated[int, typer.Option(help="Rows held and scheduled at a time.")] = 256,
+    chunk: Annotated[int, typer.Option(help="Rows held in memory, and grouped by length, at a time.")] = 256,
     threads: Annotated[int | None, typer.Option(help="Cores to use; all if left out.")] = None,
 ) -> None:
-    """Answer every row; one that fails is written with its error, and the exit code is then 3."""
+    """Answer every row; one that fails is written with its error, and the exit code is then 3.
+
+    A target file gets the columns of the source too; standard output gets the answers alone.
+    """
     from louver.runtime import Predictor
     from louver.runtime.files import predict_file
 
     with Predictor(bundle, truncation=truncate, threads=threads) as predictor:
         counts = predict_file(predictor, source, target, column=text, chunk=chunk)
-    _say(f"{counts.rows} rows, {counts.failed} failed, {counts.cut} cut")
+    _say(f"rows: {counts.rows}, failed: {counts.failed}, not read to their end: {counts.cut}")
     if counts.left_out:
         _say(f"not written, because the first row lacks them: {', '.join(counts.left_out)}; JSONL would take them")
     if counts.failed:

@@ -62,6 +62,8 @@ def test_the_whole_way(tiny: Path, colours: Path, tmp_path: Path) -> None:
         assert contender["p50_ms"]["4096"] is None
         assert contender["memory_mb"] > 50
     assert report["data"]["n_test"] == 20
+    accepted = [c for c in report["contenders"] if c["kind"] == "bundle" and c["accepted"]]
+    assert Bundle.open(tmp_path / "run").path == tmp_path / "run" / accepted[-1]["bundle"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "http://" not in page.split("plotly")[0]
     assert all(name in page for name in names)

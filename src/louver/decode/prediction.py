@@ -37,12 +37,17 @@ class Prediction:
     error: str | None = None
 
     def to_row(self) -> dict[str, Any]:
-        """Return the fields that are set, as JSON-ready values; the token counts and the error always."""
+        """Return the fields that are set, as JSON-ready values; the token counts and the error always.
+
+        Scores are rounded to six places: more is noise.
+        """
         row: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
                 value = value.tolist()
+            if isinstance(value, dict):
+                value = {name: round(score, 6) for name, score in value.items()}
             if value is not None or field.name == "error":
                 row[field.name] = list(value) if isinstance(value, tuple) else value
         return row

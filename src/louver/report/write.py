@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from louver.bundle import ACCEPTED
 from louver.errors import OptionError
 from louver.measure.evaluate import Evaluation, agreement, evaluate
 from louver.measure.intervals import difference, relative_drop
@@ -102,6 +103,7 @@ def write_report(
     last = [c for c in contenders if c.kind == "bundle" and c.accepted][-1]
     counted = _confusion(found[last.name].truth, found[last.name].decisions, last.bundle.card.kind or "single")
     write_text(directory / "report.html", page(report, last.bundle.card, counted, last.name))
+    write_text(directory / ACCEPTED, f"{where(last, directory)}\n")
     say(f"report: {directory / 'report.html'}")
     return report
 
