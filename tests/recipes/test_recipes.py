@@ -270,30 +270,41 @@ def test_one_run_a_directory(tmp_path: Path) -> None:
         pass
 
 
-def kill_and_rerun(directory: Path, raw: dict[str, Any], waits: list[float]) -> None:
+def kill_and_rerun(directory: Path, raw: dict[str, Any], after: float) -> bool:
+    """Kill a run some seconds after its start, look at what it left, and finish it; say whether it still ran."""
+    directory.mkdir(exist_ok=True)
     file = written(directory, raw)
     command = [sys.executable, "-m", "louver", "run", str(file), "--into", str(directory / "run")]
-    for wait in waits:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(wait)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        for bundle in (directory / "run" / "bundles").glob("[!.]*"):
-            Bundle.open(bundle)  # whole, or it would raise
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(after)
+        killed = False
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        killed = True
+    for bundle in (directory / "run" / "bundles").glob("[!.]*"):
+        Bundle.open(bundle)  # whole, or it would raise
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, f"killed after {after:.2f} s: {done.stderr[-2000:]}"
     report = json.loads((directory / "run" / "report.json").read_text())
     assert [c["name"] for c in report["contenders"]] == ["finetune", "distill"]
     assert not list((directory / "run" / "bundles").glob(".*"))
+    return killed
 
 
 def test_a_killed_run_is_finished_by_the_next(tiny: Path, colours: Path, tmp_path: Path) -> None:
-    kill_and_rerun(tmp_path, recipe(tiny, colours), [random.Random(time.time()).uniform(8, 16)])
+    kill_and_rerun(tmp_path, recipe(tiny, colours), random.Random(0).uniform(6, 12))
 
 
 @pytest.mark.soak
 def test_ten_kills(tiny: Path, colours: Path, tmp_path: Path) -> None:
-    rng = random.Random(time.time())
-    kill_and_rerun(tmp_path, recipe(tiny, colours), [rng.uniform(5, 30) for _ in range(10)])
+    """Each at a random moment of a new run; a whole run is timed first, so that the moments spread over all of it."""
+    began = time.perf_counter()
+    kill_and_rerun(tmp_path / "whole", recipe(tiny, colours), 600)
+    whole = time.perf_counter() - began
+    rng, kills, rounds = random.Random(0), 0, 0
+    while kills < 10:
+        rounds += 1
+        assert rounds <= 30, f"only {kills} of {rounds} runs were still running when they were to be killed"
+        kills += kill_and_rerun(tmp_path / str(rounds), recipe(tiny, colours), rng.uniform(0, whole))

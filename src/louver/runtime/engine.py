@@ -46,7 +46,7 @@ class OnnxEngine:
     """Graphs of an exported bundle on onnxruntime.
 
     Throughput runs one-threaded calls side by side on a one-threaded session; a lone call takes a session that uses
-    every core. Sessions are made when they are first needed, and share one memory arena that grows by what is asked.
+    every core. Sessions are made when they are first needed, and share one memory arena that grows in large pieces.
     Plans per shape are off: they would grow with every new length.
     """
 
@@ -91,16 +91,21 @@ def _share_arena() -> None:
     """Register one arena for all sessions of this process.
 
     Without an arena every large tensor is fresh pages from the system: 1.8 s instead of 1.2 for 4,096 tokens on one
-    thread. The default arena of each session doubles when it grows; this one takes what is asked.
+    thread. An arena that grows by what is asked never joins its pieces again: over 2,000 calls of random shapes
+    MiniLM-L3 went from 762 to 1,159 MB. In few, large pieces it stays at 630, and takes no longer.
     """
     import onnxruntime
 
     info = onnxruntime.OrtMemoryInfo(
         "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
     )
-    grow_by_what_is_asked = 1
-    arena = onnxruntime.OrtArenaCfg(0, grow_by_what_is_asked, -1, -1)
-    onnxruntime.create_and_register_allocator(info, arena)
+    sizes = {
+        "arena_extend_strategy": 0,  # in powers of two, up to the last size
+        "initial_chunk_size_bytes": 256 << 20,  # pages that are never touched cost nothing
+        "initial_growth_chunk_size_bytes": 128 << 20,
+        "max_power_of_two_extend_bytes": 128 << 20,
+    }
+    onnxruntime.create_and_register_allocator(info, onnxruntime.OrtArenaCfg(sizes))
 
 
 class TorchEngine:
