@@ -125,12 +125,40 @@ def test_copies_equal_parts(pattern: str, monkeypatch: pytest.MonkeyPatch) -> No
                 assert gap(a, b) < 1e-4, (tokens, side)
 
 
+@pytest.mark.parametrize("impl", ["dense", "gathered"])
+@pytest.mark.parametrize("tokens", [64, 128, 130])
+def test_any_strides(impl: str, tokens: int) -> None:
+    """The fused kernel by its internal name takes for granted that a head's numbers lie beside each other."""
+    generator = torch.Generator().manual_seed(0)
+    pattern = "window(20) | global(1)"
+    turned = [torch.randn(2, 2, 8, tokens, generator=generator).transpose(2, 3).requires_grad_() for _ in range(3)]
+    stepped = [torch.randn(2, 2, tokens, 16, generator=generator)[..., ::2].requires_grad_() for _ in range(3)]
+    for inside in (turned, stepped):
+        q, k, v = inside
+        expected, found = (attend(q, k, v, pattern, impl=name) for name in ("reference", impl))
+        assert gap(found, expected) < 1e-5
+        weight = torch.randn(2, 2, 8, tokens, generator=generator).transpose(2, 3)
+        wanted, got = (torch.autograd.grad(x, inside, weight) for x in (expected, found))
+        assert all(gap(a, b) < 1e-4 for a, b in zip(got, wanted, strict=True))
+
+
+def test_what_inference_kept_serves_training() -> None:
+    pattern = "window(4) & global(positions=[3, 70])"  # most queries see nothing
+    q, k, v = inputs(1, 2, 140)
+    with torch.inference_mode():
+        attend(q, k, v, pattern, impl="gathered")
+    found = attend(q, k, v, pattern, impl="gathered")
+    expected = attend(q, k, v, pattern, impl="reference")
+    wanted, got = (torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (expected, found))
+    assert all(gap(a, b) < 1e-4 for a, b in zip(got, wanted, strict=True))
+
+
 def test_parts_are_one_softmax() -> None:
     """Three places, one of them hidden from some queries: the same as all keys in one place."""
     q, k, v = (x.transpose(1, 2) for x in inputs(2, 3, 128))
     near = (torch.arange(64)[:, None] + 32 >= torch.arange(96)) & (torch.arange(96) >= 32)
     parts = (
-        joined.Windows(64, 32, 0, torch.where(near, 0.0, -1e9)),
+        joined.Windows(64, torch.where(near, 0.0, -1e9), 32, 0),
         joined.Columns(torch.tensor([3, 70]), torch.where(torch.arange(128) > 100, 0.0, -1e9)[:, None]),
     )
     seen = torch.zeros(128, 128, dtype=torch.bool)

@@ -187,6 +187,7 @@ def _by_parts(request: Request) -> tuple[Tensor, Tensor]:
     return out_BHTD, cut.rows_R
 
 
+@torch.inference_mode(False)  # what is kept must serve training too
 def _cut(
     pattern: Pattern,
     batch: int,
@@ -221,9 +222,9 @@ def _cut(
     parts: list[joined.Part] = []
     if table_NW is None:
         assert bounds is not None
-        parts.append(joined.Windows(QUERIES, bounds.left, bounds.right, near_mask))
+        parts.append(joined.Windows(QUERIES, near_mask, bounds.left, bounds.right))
     elif table_NW.shape[1]:
-        parts.append(joined.Table(QUERIES, table_NW.clamp(min=0), near_mask))
+        parts.append(joined.Table(QUERIES, near_mask, table_NW.clamp(min=0)))
     if len(columns_C):
         far_TC = pattern.allows(queries_NQ.flatten()[:, None], columns_C, tokens)
         far_BTC = (far_TC & (columns_C < lengths_B[:, None])[:, None, :]).expand(batch, -1, len(columns_C))
@@ -231,7 +232,11 @@ def _cut(
         far_mask = None if bool(far_BTC.all()) else _additive(far_BTC[:, None], dtype)
         parts.append(joined.Columns(columns_C, far_mask))
     seen_BT = seen_BT[:, :tokens]
-    return Cut(tuple(parts), None if bool(seen_BT.all()) else ~seen_BT, torch.tensor(layout.rows, device=device))
+    return Cut(
+        tuple(parts),
+        None if bool(seen_BT.all()) else ~seen_BT,
+        torch.tensor(layout.rows, device=device, dtype=torch.long),
+    )
 
 
 # Few entries: the mask of window(128) takes 1.3 kB a token.

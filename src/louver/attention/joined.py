@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 _OPS = torch.ops.aten
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -38,10 +39,6 @@ class Part(Protocol):
         """View queries, outputs or their gradients as (N, H, Q, D)."""
         ...
 
-    def from_queries(self, x_NHQD: Tensor) -> Tensor:
-        """Undo `queries`."""
-        ...
-
     def keys(self, x_BTHD: Tensor) -> Tensor:
         """Lay keys or values out as (N, H, K, D)."""
         ...
@@ -52,24 +49,26 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
-    """A band around each block of queries, read as overlapping views of one buffer with a margin at both ends.
-
-    Neighbouring texts of a batch lie behind each other; what a window reads of them, the mask takes out.
-    """
+class _Blocks:
+    """Queries in blocks of one size."""
 
     size: int
-    left: int
-    right: int
     mask: Tensor | None
 
     def queries(self, x_BTHD: Tensor) -> Tensor:
         """View as blocks."""
         return x_BTHD.reshape(-1, self.size, *x_BTHD.shape[2:]).transpose(1, 2)
 
-    def from_queries(self, x_NHQD: Tensor) -> Tensor:
-        """Undo `queries`, all texts behind each other: (B · T, H, D)."""
-        return x_NHQD.transpose(1, 2).flatten(0, 1)
+
+@dataclass(frozen=True, eq=False)
+class Windows(_Blocks):
+    """A band around each block of queries, read as overlapping views of one buffer with a margin at both ends.
+
+    Neighbouring texts of a batch lie behind each other; what a window reads of them, the mask takes out.
+    """
+
+    left: int
+    right: int
 
     def keys(self, x_BTHD: Tensor) -> Tensor:
         """View as overlapping windows."""
@@ -96,21 +95,11 @@ class Windows:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class Table(_Blocks):
     """Key blocks by number, gathered."""
 
-    size: int
     numbers_NW: Tensor
     """Key blocks of each block of one text's queries; masked where there is none."""
-    mask: Tensor | None
-
-    def queries(self, x_BTHD: Tensor) -> Tensor:
-        """View as blocks."""
-        return x_BTHD.reshape(-1, self.size, *x_BTHD.shape[2:]).transpose(1, 2)
-
-    def from_queries(self, x_NHQD: Tensor) -> Tensor:
-        """Undo `queries`, all texts behind each other: (B · T, H, D)."""
-        return x_NHQD.transpose(1, 2).flatten(0, 1)
 
     def keys(self, x_BTHD: Tensor) -> Tensor:
         """Copy each block's key blocks behind each other."""
@@ -137,10 +126,6 @@ class Columns:
     def queries(self, x_BTHD: Tensor) -> Tensor:
         """View as whole texts."""
         return x_BTHD.transpose(1, 2)
-
-    def from_queries(self, x_NHQD: Tensor) -> Tensor:
-        """Undo `queries`, all texts behind each other: (B · T, H, D)."""
-        return x_NHQD.transpose(1, 2).flatten(0, 1)
 
     def keys(self, x_BTHD: Tensor) -> Tensor:
         """Copy the columns."""
@@ -175,7 +160,8 @@ def joined(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, parts: Sequence[Part]
     Returns:
         (B, T, H, D); rows whose keys are all masked hold finite numbers without meaning.
     """
-    found: Tensor = _Joined.apply(q_BTHD, k_BTHD, v_BTHD, tuple(parts), scale)  # type: ignore[no-untyped-call]
+    inputs = (_readable(x) for x in (q_BTHD, k_BTHD, v_BTHD))
+    found: Tensor = _Joined.apply(*inputs, tuple(parts), scale)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -194,9 +180,10 @@ class _Joined(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
-        (g,) = gradients
+        g = _readable(gradients[0])
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         lse_BTH = lse.view(*q.shape[:3])
         for part in ctx.parts:
@@ -212,7 +199,7 @@ class _Joined(torch.autograd.Function):
                 attn_mask=part.mask,
                 scale=ctx.scale,
             )
-            dq += part.from_queries(dq_NHQD).view_as(q)
+            dq += _flat(dq_NHQD).view_as(q)
             dk += part.from_keys(dk_NHKD, k)
             dv += part.from_keys(dv_NHKD, v)
         return dq, dk, dv, None, None
@@ -223,4 +210,14 @@ def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Te
     out_NHQD, lse_NHQ = _OPS._scaled_dot_product_flash_attention_for_cpu(
         part.queries(q), part.keys(k), part.keys(v), 0.0, False, attn_mask=part.mask, scale=scale
     )
-    return part.from_queries(out_NHQD), part.from_queries(lse_NHQ[..., None])[..., 0]
+    return _flat(out_NHQD), _flat(lse_NHQ[..., None])[..., 0]
+
+
+def _flat(x_NHQD: Tensor) -> Tensor:
+    """Lay blocks, and all texts, behind each other: (B · T, H, D)."""
+    return x_NHQD.transpose(1, 2).flatten(0, 1)
+
+
+def _readable(x_BTHD: Tensor) -> Tensor:
+    """Copy a tensor whose numbers of a head do not lie beside each other: the kernel takes that for granted."""
+    return x_BTHD if x_BTHD.stride(-1) == 1 else x_BTHD.contiguous()
