@@ -203,7 +203,10 @@ def test_refusals(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
         finetune(long_bundle, splits(colours), into=tmp_path / "b", options=TrainingOptions(max_length=9999))
 
 
-def test_a_family_without_checkpointing_says_so(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+def test_a_family_without_checkpointing_says_so_before_any_work(
+    long_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("louver.training.lesson.probe", lambda *_: pytest.fail("the probe ran first"))
     config = transformers.AlbertConfig(
         vocab_size=30522, hidden_size=32, num_attention_heads=4, intermediate_size=32, embedding_size=16
     )
@@ -211,7 +214,7 @@ def test_a_family_without_checkpointing_says_so(long_bundle: Bundle, colours: Pa
     for file in long_bundle.path.glob("tokenizer*"):
         shutil.copy(file, tmp_path / "albert")
     bundle = louver.extend(tmp_path / "albert", into=tmp_path / "long", max_length=1024)
-    options = TrainingOptions(epochs=1, gradient_checkpointing=True, probe=False, **QUICK)
+    options = TrainingOptions(epochs=1, gradient_checkpointing=True, **QUICK)
     with pytest.raises(OptionError, match="transformers' albert has no gradient checkpointing"):
         finetune(bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
 

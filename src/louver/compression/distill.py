@@ -74,10 +74,9 @@ def distill(
     student = copy.deepcopy(teacher_reader)
     keep_layers(student.encoder, chosen)
     card = source.card.model_copy(update={"pattern": student.encoder.config.louver_pattern})
-    lesson = Lesson.prepare(source, card, task, data, options, metric_name)
-    teacher_reader.to(lesson.device)
-    student.to(lesson.device)
-    probed = lesson.probe(student)  # the teacher's head was made for layers that the student lacks
+    lesson = Lesson.prepare(source, student, card, task, data, options, metric_name)
+    teacher_reader.to(student.encoder.device)
+    probed = lesson.probe()  # the teacher's head was made for layers that the student lacks
     for feature, answer in zip(lesson.train.rows, lesson.train.answers(teacher_reader), strict=True):
         feature["teacher"] = answer
     weights = lesson.class_weights()
@@ -85,10 +84,8 @@ def distill(
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
         return _student_loss(reader, teacher_reader, chosen, task, weights, options, batch)
 
-    result = lesson.teach(student, objective, start=probed, progress=progress, say=say)
-    return lesson.write(
-        student, result, into, step="distill", probe=probed, settings={"layers": chosen}, replace=replace
-    )
+    result = lesson.teach(objective, start=probed, progress=progress, say=say)
+    return lesson.write(result, into, step="distill", probe=probed, settings={"layers": chosen}, replace=replace)
 
 
 def choose_layers(wanted: int | list[int], total: int) -> list[int]:

@@ -45,7 +45,7 @@ def finetune(
 
     Raises:
         DataError: if the labels do not make a classification.
-        OptionError: if more tokens are asked for than the bundle reads.
+        OptionError: if more tokens are asked for than the bundle reads, or the encoder cannot be checkpointed.
         TrainingError: if the loss stops being a number.
     """
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
@@ -53,17 +53,17 @@ def finetune(
     task = Classification.of(data.train)
     chosen = pooling or ("mean" if source.card.pooling == "own" else source.card.pooling)
     card = source.card.model_copy(update={"pooling": chosen})
-    lesson = Lesson.prepare(source, card, task, data, options, metric_name)
-    reader = _with_new_head(source, chosen, task.outputs, options.seed).to(lesson.device)
-    probed = lesson.probe(reader)
+    reader = _with_new_head(source, chosen, task.outputs, options.seed)
+    lesson = Lesson.prepare(source, reader, card, task, data, options, metric_name)
+    probed = lesson.probe()
     weights = lesson.class_weights()
 
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = reader(batch["input_ids"], batch["attention_mask"])
         return task.loss(logits.float(), batch["labels"], weights), logits
 
-    result = lesson.teach(reader, objective, start=probed, progress=progress, say=say)
-    return lesson.write(reader, result, into, step="finetune", probe=probed, replace=replace)
+    result = lesson.teach(objective, start=probed, progress=progress, say=say)
+    return lesson.write(result, into, step="finetune", probe=probed, replace=replace)
 
 
 def _with_new_head(source: Bundle, pooling: Pooling, outputs: int, seed: int) -> Reader:

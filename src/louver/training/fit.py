@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from louver.encoders.plug import without_attention_dropout
 from louver.encoders.pooling import Reader
-from louver.errors import OptionError, TrainingError
+from louver.errors import TrainingError
 from louver.measure.machine import has_bf16
 from louver.storage import storing
 from louver.training.features import Batch, Feature, collate
@@ -136,7 +136,6 @@ def fit(
 
     Raises:
         TrainingError: if the loss stops being a number.
-        OptionError: if the encoder cannot be checkpointed.
     """
     if start is not None:
         say(f"linear probe: score {start.score:.4f}")
@@ -144,9 +143,6 @@ def fit(
         found = start or judge(reader)
         return Fit(found, [{"epoch": 0.0, "score": found.score}], 0)
     before = copy.deepcopy(reader.state_dict()) if start is not None else None
-    if options.gradient_checkpointing and not reader.encoder.supports_gradient_checkpointing:
-        kind = reader.encoder.config.model_type
-        raise OptionError(f"transformers' {kind} has no gradient checkpointing; leave it out, or take a smaller batch")
     if not options.attention_dropout:
         without_attention_dropout(reader.encoder)
     judged: list[Judgement] = []

@@ -31,6 +31,7 @@ class Lesson:
 
     Attributes:
         source: the bundle that training starts from.
+        reader: what learns, on the device where training runs.
         card: of the new bundle, as far as it is known before training.
         task: what is learned.
         data: three disjoint parts; the best epoch and the thresholds are chosen on validation, test is not touched.
@@ -38,7 +39,6 @@ class Lesson:
         metric: name of the score that chooses.
         score: the score itself.
         tokenizer: of the model.
-        device: where training runs.
         train: texts to learn from; may be cut to save time.
         validation: texts to judge on, as they will be read.
         truth: targets of validation.
@@ -46,6 +46,7 @@ class Lesson:
     """
 
     source: Bundle
+    reader: Reader
     card: Card
     task: Classification
     data: Splits
@@ -53,7 +54,6 @@ class Lesson:
     metric: str
     score: Metric
     tokenizer: Tokenizer
-    device: str
     train: Features
     validation: Features
     truth: np.ndarray
@@ -63,6 +63,7 @@ class Lesson:
     def prepare(
         cls,
         source: Bundle,
+        reader: Reader,
         card: Card,
         task: Classification,
         data: Splits,
@@ -72,13 +73,19 @@ class Lesson:
         """Tokenize the texts and look up the score.
 
         Raises:
-            OptionError: if more tokens are asked for than the bundle reads, or the metric is unknown.
+            OptionError: if more tokens are asked for than the bundle reads, the metric is unknown, or the encoder
+                cannot be checkpointed.
             DataError: if a label of validation is unknown.
         """
         name, scorer = metric(task.kind, metric_name)
         if options.max_length is not None and options.max_length > card.max_length:
             raise OptionError(
                 f"{source.path} reads {card.max_length} tokens, got max_length={options.max_length}; extend it first"
+            )
+        if options.gradient_checkpointing and not reader.encoder.supports_gradient_checkpointing:
+            family = reader.encoder.config.model_type
+            raise OptionError(
+                f"transformers' {family} has no gradient checkpointing; leave it out, or take a smaller batch"
             )
         card = card.model_copy(
             update={
@@ -94,33 +101,35 @@ class Lesson:
         length = options.max_length or card.max_length
         train = Features.of(data.train, task.targets(data.train), tokenizer, card, max_length=length, truncation=rule)
         validation = Features.of(data.validation, truth, tokenizer, card, max_length=card.max_length, truncation=rule)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(source, card, task, data, options, name, scorer, tokenizer, device, train, validation, truth)
+        reader.to("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(source, reader, card, task, data, options, name, scorer, tokenizer, train, validation, truth)
 
-    def probe(self, reader: Reader) -> Probe | None:
-        """Give a reader the best linear head on its frozen states, if the options ask for it."""
+    def probe(self) -> Probe | None:
+        """Give the reader the best linear head on its frozen states, if the options ask for it."""
         if not self.options.probe:
             return None
-        train = Features.of(
-            self.data.train,
-            self.task.targets(self.data.train),
-            self.tokenizer,
-            self.card,
-            max_length=self.card.max_length,
-            truncation=cutting(self.options.truncation),
-        )
-        return probe(reader, self.task, train, self.validation, self.truth, self.score)
+        train = self.train
+        if self.options.max_length is not None:  # frozen states are cheap: a probe reads whole texts
+            train = Features.of(
+                self.data.train,
+                self.task.targets(self.data.train),
+                self.tokenizer,
+                self.card,
+                max_length=self.card.max_length,
+                truncation=cutting(self.options.truncation),
+            )
+        return probe(self.reader, self.task, train, self.validation, self.truth, self.score)
 
     def class_weights(self) -> torch.Tensor | None:
         """Return the weight of each class in the loss, if the options ask for it."""
         if not self.options.class_weights or not self.task.labels:
             return None
-        return torch.from_numpy(self.task.class_weights(self.data.train)).to(self.device)
+        return torch.from_numpy(self.task.class_weights(self.data.train)).to(self.reader.encoder.device)
 
-    def teach(self, reader: Reader, objective: Objective, *, start: Probe | None, progress: bool, say: Say) -> Fit:
-        """Train a reader, and leave the weights of its best epoch in it; the probe it starts from may be the best."""
+    def teach(self, objective: Objective, *, start: Probe | None, progress: bool, say: Say) -> Fit:
+        """Train the reader, and leave its best epoch's weights in it; the probe it starts from may be the best."""
         return fit(
-            reader,
+            self.reader,
             objective,
             self.train.rows,
             lambda reader: self._judge(self.validation.logits(reader)),
@@ -137,7 +146,6 @@ class Lesson:
 
     def write(
         self,
-        reader: Reader,
         result: Fit,
         into: str | Path,
         *,
@@ -167,8 +175,8 @@ class Lesson:
         )
         card = self.card.model_copy(update={"thresholds": thresholds, "history": [*self.card.history, record]})
         with writing(into, replace=replace) as draft:
-            reader.cpu().save(draft)
+            self.reader.cpu().save(draft)
             for file in self.source.path.glob("tokenizer*"):
                 (draft / file.name).write_bytes(file.read_bytes())
-            write_card(draft, card.model_copy(update={"golden": golden(reader, self.tokenizer, card)}))
+            write_card(draft, card.model_copy(update={"golden": golden(self.reader, self.tokenizer, card)}))
         return Bundle.open(into, verify=False)
