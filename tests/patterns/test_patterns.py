@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,19 +10,27 @@ import louver
 from louver.errors import PatternError
 from louver.patterns import (
     REGISTRY,
+    BigBird,
     Blocks,
     Causal,
     Every,
     Full,
     Global,
+    Kept,
+    Longformer,
     Pattern,
+    Prefix,
+    Random,
+    Strided,
     Window,
+    Window2D,
     by_length,
     every,
     from_json,
     parse,
     to_json,
 )
+from louver.patterns.hashing import hashed
 from louver.patterns.picture import png, terminal
 
 STRINGS = [
@@ -39,6 +48,22 @@ STRINGS = [
     "(window(2) | global(1)) & causal",
     "every(3, full, else_=window(64))",
     "by_length({512: full, inf: window(128) | global(1)})",
+    "heads({2: full, inf: window(64)})",
+    "by_length({512: full, inf: heads({1: global(1), 4: window(9), inf: blocks(8)})})",
+    "strided(64)",
+    "strided(64, local=0)",
+    "causal & strided(32, local=8)",
+    "random(64)",
+    "random(16, blocks=2, seed=7)",
+    "longformer",
+    "longformer(128, tokens=2)",
+    "bigbird",
+    "bigbird(32, random=2, tokens=1)",
+    "window2d(14)",
+    "window2d(14, radius=2, extra=5)",
+    "prefix(16)",
+    "prefix(16) & window(64)",
+    "window(128) & kept(0.3, seed=7)",
 ]
 
 plain = st.one_of(
@@ -49,6 +74,13 @@ plain = st.one_of(
     st.builds(Global, st.integers(1, 5)),
     st.builds(lambda p: Global(positions=tuple(p)), st.lists(st.integers(0, 80), min_size=1, max_size=4)),
     st.builds(Blocks, st.integers(1, 20), st.integers(0, 3)),
+    st.builds(Strided, st.integers(2, 30), st.one_of(st.none(), st.integers(0, 40))),
+    st.builds(Random, st.integers(1, 20), st.integers(1, 3), st.integers(0, 2**40)),
+    st.builds(Longformer, st.integers(1, 20), st.integers(1, 3)),
+    st.builds(BigBird, st.integers(1, 12), st.integers(0, 2), st.integers(1, 3)),
+    st.builds(Window2D, st.integers(1, 12), st.integers(1, 3), st.integers(0, 5)),
+    st.builds(Prefix, st.integers(1, 30)),
+    st.builds(Kept, st.floats(0.01, 0.99), st.integers(0, 2**40)),
 )
 composed: st.SearchStrategy[Pattern] = st.recursive(
     plain, lambda part: st.builds(lambda a, b, both: a & b if both else a | b, part, part, st.booleans()), max_leaves=4
@@ -77,6 +109,13 @@ def test_equal_meanings_are_equal() -> None:
     assert Window(5) | Window(5) == parse("window(5)") | Window(5)
 
 
+def grid_neighbours(q: int, k: int, *, width: int, radius: int, extra: int) -> bool:
+    if q < extra or k < extra:
+        return True
+    rows = {p: (p - extra) // width for p in (q, k)}
+    return abs(rows[q] - rows[k]) <= radius and abs((q - extra) % width - (k - extra) % width) <= radius
+
+
 def brute(rule: object, length: int) -> np.ndarray:
     assert callable(rule)
     return np.array([[bool(rule(q, k)) for k in range(length)] for q in range(length)])
@@ -95,6 +134,11 @@ def test_pairs_equal_the_rule_in_words(length: int) -> None:
         (Blocks(8, 1), lambda q, k: abs(q // 8 - k // 8) <= 1),
         (Window(2) | Global(1), lambda q, k: abs(q - k) <= 2 or q == 0 or k == 0),
         (Window(2) & Causal(), lambda q, k: 0 <= q - k <= 2),
+        (Strided(7, local=2), lambda q, k: abs(q - k) <= 2 or (q - k) % 7 == 0),
+        (Strided(4) & Causal(), lambda q, k: k <= q and (q - k <= 4 or (q - k) % 4 == 0)),
+        (Prefix(3), lambda q, k: k <= q or k < 3),
+        (Longformer(4, tokens=2), lambda q, k: abs(q - k) <= 4 or q < 2 or k < 2),
+        (Window2D(5, extra=2), lambda q, k: grid_neighbours(q, k, width=5, radius=1, extra=2)),
     ]
     for pattern, rule in rules:
         np.testing.assert_array_equal(pattern.mask(length), brute(rule, length), str(pattern))
@@ -118,6 +162,9 @@ def test_layout_holds_exactly_the_allowed_pairs(pattern: Pattern, length: int, b
             assert not full or mask[part].all()
     covered[:, list(layout.columns)] = True
     covered[list(layout.rows)] = True
+    if layout.stride:
+        places = np.arange(length)
+        covered |= (places[:, None] - places[None, :]) % layout.stride == 0
     assert not (mask & ~covered).any()
     assert layout.computed_pairs <= length**2
 
@@ -198,7 +245,23 @@ def test_a_wide_window_is_full_and_missing_globals_are_ignored() -> None:
         ("windw(3)", "unknown pattern 'windw'; did you mean 'window'"),
         ("window(3", "cannot read pattern"),
         ("window(3) | 5", "cannot read '5' as a pattern"),
-        ("window(radios=3)", "window does not take these arguments"),
+        ("window(radios=3)", r"window does not take \(radios=3\); it takes: radius, left, right, dilation"),
+        ("global([1])", r"global does not take \(\(1,\)\); it takes: tokens, positions"),
+        ("every(2, full)", r"every does not take \(2, full\); it takes: n, pattern, else_"),
+        ("window(True)", "cannot read 'True' as a pattern"),
+        ("strided(1)", "strided stride must be 2 or more, got 1; 1 is full"),
+        ("strided(4, local=-1)", "strided local must not be negative, got -1"),
+        ("random(0)", "random size must be positive, got 0"),
+        ("random(8, blocks=0)", "random blocks must be positive, got 0"),
+        ("longformer(0)", "window radius must be positive, got 0"),
+        ("bigbird(64, random=0)", "random blocks must be positive, got 0"),
+        ("window2d(0)", "window2d width must be positive, got 0"),
+        ("window2d(4, radius=0)", "window2d radius must be positive, got 0"),
+        ("window2d(4, extra=-1)", "window2d extra must not be negative, got -1"),
+        ("prefix(0)", "prefix tokens must be positive, got 0; write causal for none"),
+        ("kept(1.5)", "kept share must lie between 0 and 1, got 1.5"),
+        ("heads({2: full})", r"heads needs rising limits that end with inf, got \[2.0\]"),
+        ("heads({inf: heads({inf: full})})", "heads must not stand inside heads"),
         ("every(0, full, else_=causal)", "every needs a positive number of layers, got 0"),
         ("by_length({512: full})", "by_length needs rising limits that end with inf"),
         ("by_length({512: by_length({inf: full}), inf: full})", "by_length must not stand inside by_length"),
@@ -217,7 +280,9 @@ def test_patterns_combine_with_patterns_only() -> None:
 
 
 def test_every_pattern_is_registered_by_its_own_file() -> None:
-    assert set(REGISTRY) == {"blocks", "by_length", "causal", "every", "full", "global", "window"}
+    compositions = {"by_length", "every", "heads"}
+    static = {"blocks", "causal", "full", "global", "kept", "prefix", "random", "strided", "window", "window2d"}
+    assert set(REGISTRY) == compositions | static | {"bigbird", "longformer"}
 
 
 def test_pictures(tmp_path: object) -> None:
@@ -228,3 +293,80 @@ def test_pictures(tmp_path: object) -> None:
     assert drawn.splitlines()[0].startswith("███")
     file = png(Window(2) | Global(1), Path(str(tmp_path)) / "p.png", length=32, size=64)
     assert file.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_random_blocks_are_the_same_forever_and_for_everybody() -> None:
+    pattern = Random(4, blocks=2, seed=3)
+    mask = pattern.mask(64)[::4, ::4]
+    picks = {index: np.flatnonzero(row).tolist() for index, row in enumerate(mask)}
+    assert (picks[0], picks[1], picks[15]) == ([3, 11], [1, 15], [2, 3])  # written into bundles: never to change
+    assert all(1 <= len(found) <= 2 for found in picks.values())
+    places = torch.arange(64)
+    as_torch = pattern.allows(places[:, None], places[None, :], 64)
+    np.testing.assert_array_equal(as_torch.numpy(), pattern.mask(64))
+    assert (Random(4, blocks=2, seed=4).mask(64) != pattern.mask(64)).any()
+
+
+def test_a_hash_spreads_evenly() -> None:
+    values = hashed(5, np.arange(400)[:, None], np.arange(400)[None, :])
+    assert values.min() >= 0
+    assert values.max() < 2**32
+    counts = np.bincount((values >> 28).ravel(), minlength=16) / values.size
+    assert abs(counts - 1 / 16).max() < 0.003
+    assert np.array_equal(values, hashed(5, torch.arange(400)[:, None], torch.arange(400)[None, :]).numpy())
+
+
+def test_kept_keeps_its_share_and_every_token_itself() -> None:
+    mask = Kept(0.3, seed=1).mask(300)
+    assert mask.diagonal().all()
+    assert abs(mask.mean() - 0.3) < 0.01
+    assert (Kept(0.3, seed=2).mask(300) != mask).any()
+
+
+def test_heads_pick_by_number() -> None:
+    pattern = parse("heads({2: full, inf: window(4)})")
+    assert [str(pattern.resolve(0, head)) for head in range(4)] == ["full", "full", "window(4)", "window(4)"]
+    assert pattern.resolve(3) == pattern
+    assert pattern.cost(64, heads=4, head_dim=8).pairs == (64 * 64 + Window(4).mask(64).sum()) // 2
+    with pytest.raises(PatternError, match=r"other pairs in each head; call resolve\(layer, head\) first"):
+        pattern.allows(np.arange(3)[:, None], np.arange(3), 3)
+
+
+def test_named_compositions_mean_what_the_papers_say() -> None:
+    np.testing.assert_array_equal(Longformer(6, 2).mask(80), parse("window(6) | global(2)").mask(80))
+    expected = parse("blocks(8) | random(8, blocks=3, seed=5) | global(8)")
+    np.testing.assert_array_equal(BigBird(8, seed=5).mask(80), expected.mask(80))
+
+
+def test_layouts_of_a_million_tokens_stay_linear() -> None:
+    for text in ("causal & window(128) | global(1)", "bigbird(64)"):
+        layout = parse(text).layout(1_000_000)
+        assert layout.key_blocks.size < 80_000
+        assert 0 < layout.computed_pairs < 2 * 10**9  # n² would be 10¹²
+
+
+@pytest.mark.parametrize(
+    ("text", "banded"),
+    [
+        ("window(128) | global(1)", True),
+        ("causal", False),
+        ("causal & window(128)", True),
+        ("causal & (window(128) | global(1))", True),
+        ("prefix(4) & blocks(8)", True),
+        ("strided(8) & window(20)", True),
+        ("strided(8) | window(20)", False),
+        ("random(8) & causal", False),
+        ("full & window(3)", True),
+        ("kept(0.5) & (window(3) | global(1))", True),
+    ],
+)
+def test_bounds_of_compositions_are_as_tight_as_they_can_be(text: str, banded: bool) -> None:
+    bounds = parse(text).bounds()
+    assert bounds is not None
+    assert bounds.banded == banded
+
+
+def test_causal_windows_reach_to_the_left_only() -> None:
+    bounds = parse("causal & window(128)").bounds()
+    assert bounds is not None
+    assert (bounds.left, bounds.right) == (128, 0)

@@ -7,21 +7,38 @@ strings, JSON, layouts, costs, pictures, backends and the ONNX export from then 
 from importlib import import_module
 from pkgutil import iter_modules
 
-from louver.patterns.base import REGISTRY, Bounds, Cost, Intersection, Pattern, Union, is_length_free, register
+from louver.patterns.base import (
+    REGISTRY,
+    UNBOUNDED,
+    Bounds,
+    Cost,
+    Intersection,
+    Pattern,
+    Union,
+    is_length_free,
+    register,
+)
 from louver.patterns.blocks import Blocks
-from louver.patterns.causal import Causal
+from louver.patterns.causal import Causal, Prefix
 from louver.patterns.full import Full
 from louver.patterns.global_tokens import Global
 from louver.patterns.grammar import from_json, parse, to_json
+from louver.patterns.kept import Kept
 from louver.patterns.layout import Layout
-from louver.patterns.schedule import ByLength, Every, by_length, every
+from louver.patterns.named import BigBird, Longformer
+from louver.patterns.random_blocks import Random
+from louver.patterns.schedule import ByLength, Every, Heads, by_length, every, heads
+from louver.patterns.strided import Strided
 from louver.patterns.window import Window
+from louver.patterns.window_2d import Window2D
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "REGISTRY",
+    "UNBOUNDED",
+    "BigBird",
     "Blocks",
     "Bounds",
     "ByLength",
@@ -30,14 +47,22 @@ __all__ = [
     "Every",
     "Full",
     "Global",
+    "Heads",
     "Intersection",
+    "Kept",
     "Layout",
+    "Longformer",
     "Pattern",
+    "Prefix",
+    "Random",
+    "Strided",
     "Union",
     "Window",
+    "Window2D",
     "by_length",
     "every",
     "from_json",
+    "heads",
     "is_length_free",
     "parse",
     "register",

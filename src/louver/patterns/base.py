@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -24,24 +24,70 @@ if TYPE_CHECKING:
     from louver.patterns.layout import Layout
 
 
+UNBOUNDED = 1 << 40
+"""A reach beyond every text."""
+
+
+class Scattered(Protocol):
+    """A pattern with distant keys that are neither columns nor at whole multiples of a stride."""
+
+    def key_spans(self, first: int, last: int, length: int) -> list[tuple[int, int]]:
+        """Return the stretches (start, stop) of keys that the queries `first` to `last` may see.
+
+        Args:
+            first: position of the first query.
+            last: position of the last query.
+            length: tokens.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Bounds:
     """A superset of the allowed pairs that is cheap to describe.
 
     A pair (query, key) outside ``query - left <= key <= query + right`` may only be allowed if the key is one of
-    `columns` or the query is one of `rows`.
+    `columns`, the query is one of `rows`, their distance is a multiple of `stride`, or one of `scattered` names it.
 
     Attributes:
         left: tokens to the left that the local part may reach.
         right: tokens to the right that the local part may reach.
         columns: key positions that distant queries may see.
         rows: query positions that may see distant keys.
+        stride: distance of the keys that everybody may see; 0 for none.
+        scattered: patterns that name further stretches of keys themselves.
     """
 
     left: int
     right: int
     columns: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
+    stride: int = 0
+    scattered: tuple[Scattered, ...] = ()
+
+    @property
+    def banded(self) -> bool:
+        """True if all pairs but those of columns and rows lie in a band that is narrower than long texts."""
+        return self.left + self.right < UNBOUNDED and not self.stride and not self.scattered
+
+    @property
+    def weight(self) -> int:
+        """Keys a query, roughly, in a text of 4,096 tokens: tells the tighter of two descriptions."""
+        long = 4096
+        distant = len(self.columns) + len(self.rows) + (long // self.stride if self.stride else 0)
+        return min(self.left, long) + min(self.right, long) + distant + 256 * len(self.scattered)
+
+
+def _merge(all_bounds: list[Bounds], reach: Callable[[Iterable[int]], int]) -> Bounds:
+    """Describe pairs that lie in the distant part of any of these, or within the joint reach."""
+    return Bounds(
+        reach(b.left for b in all_bounds),
+        reach(b.right for b in all_bounds),
+        tuple(sorted({c for b in all_bounds for c in b.columns})),
+        tuple(sorted({r for b in all_bounds for r in b.rows})),
+        math.gcd(*(b.stride for b in all_bounds)),
+        tuple(dict.fromkeys(s for b in all_bounds for s in b.scattered)),
+    )
 
 
 @dataclass(frozen=True)
@@ -107,12 +153,17 @@ class Pattern:
         """Return the same composition of other parts."""
         return self
 
-    def resolve(self, layer: int = 0, head: int = 0) -> Pattern:
+    @property
+    def period(self) -> int:
+        """Layers after which a schedule begins anew."""
+        return 1
+
+    def resolve(self, layer: int = 0, head: int | None = None) -> Pattern:
         """Return the pattern of one layer and head, without schedules.
 
         Args:
             layer: index of the encoder layer, from 0.
-            head: index of the attention head, from 0.
+            head: index of the attention head, from 0; None leaves what depends on the head as it is.
         """
         return self.with_parts(tuple(part.resolve(layer, head) for part in self.parts()))
 
@@ -134,7 +185,7 @@ class Pattern:
     def cost(self, length: int, heads: int = 12, head_dim: int = 64, block: int = 128) -> Cost:
         """Count the work of one document's attention in one layer, dense beside sparse.
 
-        Of a schedule by layer it is the mean over one round of the schedule.
+        Of a schedule by layer it is the mean over one round of the schedule; of one by head, the mean over the heads.
 
         Args:
             length: tokens.
@@ -143,12 +194,13 @@ class Pattern:
             block: tokens a block of the layout.
         """
         plain = self.at(length)
-        layers = math.lcm(*(getattr(part, "n", 1) for part in plain.walk()))
-        layouts = [plain.resolve(layer).layout(length, block) for layer in range(layers)]
-        computed_pairs = sum(layout.computed_pairs for layout in layouts) // layers
+        layers = math.lcm(*(part.period for part in plain.walk()))
+        patterns = [plain.resolve(layer, head) for layer in range(layers) for head in range(heads)]
+        layouts = [pattern.layout(length, block) for pattern in patterns]
+        computed_pairs = sum(layout.computed_pairs for layout in layouts) // len(layouts)
         pair_flops = 4 * heads * head_dim
         return Cost(
-            pairs=sum(layout.allowed_pairs for layout in layouts) // layers,
+            pairs=sum(layout.allowed_pairs for layout in layouts) // len(layouts),
             computed_pairs=computed_pairs,
             flops=pair_flops * computed_pairs,
             bytes=8 * heads * head_dim * computed_pairs // block,
@@ -159,7 +211,7 @@ class Pattern:
     def mask(self, length: int) -> np.ndarray:
         """Return the (length, length) boolean mask; for pictures and tests, O(n²) memory."""
         positions = np.arange(length)
-        mask = self.at(length).resolve().allows(positions[:, None], positions[None, :], length)
+        mask = self.at(length).resolve(0, 0).allows(positions[:, None], positions[None, :], length)
         return np.broadcast_to(np.asarray(mask), (length, length))
 
     def walk(self) -> Iterator[Pattern]:
@@ -221,15 +273,8 @@ class Union(Pattern):
     def bounds(self) -> Bounds | None:
         """Take the widest reach of all parts, and everybody's columns and rows."""
         found = [part.bounds() for part in self.members]
-        if any(b is None for b in found):
-            return None
         known = [b for b in found if b is not None]
-        return Bounds(
-            max(b.left for b in known),
-            max(b.right for b in known),
-            tuple(sorted({c for b in known for c in b.columns})),
-            tuple(sorted({r for b in known for r in b.rows})),
-        )
+        return _merge(known, max) if len(known) == len(found) else None
 
     def parts(self) -> tuple[Pattern, ...]:
         """Return the members."""
@@ -258,14 +303,9 @@ class Intersection(Pattern):
         return result
 
     def bounds(self) -> Bounds | None:
-        """Take the tightest part that has bounds: an allowed pair lies inside every part's bounds."""
+        """Take the tightest description: any part's own, or all parts' distant pairs within the shortest reach."""
         known = [b for b in (part.bounds() for part in self.members) if b is not None]
-        if not known:
-            return None
-        plain = [b for b in known if not b.columns and not b.rows]
-        if plain:
-            return Bounds(min(b.left for b in plain), min(b.right for b in plain))
-        return min(known, key=lambda b: (b.left + b.right, len(b.columns) + len(b.rows)))
+        return min([*known, _merge(known, min)], key=lambda b: b.weight) if known else None
 
     def parts(self) -> tuple[Pattern, ...]:
         """Return the members."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from louver.patterns.base import Pattern, register
+from louver.patterns.base import UNBOUNDED, Bounds, Pattern, register
 
 
 @register
@@ -18,3 +18,7 @@ class Full(Pattern):
     def allows(self, queries: Any, keys: Any, length: Any) -> Any:
         """Allow every pair."""
         return (queries >= 0) | (keys >= 0)
+
+    def bounds(self) -> Bounds:
+        """Return all keys on both sides."""
+        return Bounds(UNBOUNDED, UNBOUNDED)

@@ -2,7 +2,8 @@
 
 The grammar is a small part of Python's expression grammar, read with `ast` and never evaluated:
 ``window(128) | global(1)``, ``causal & window(left=256, right=0)``, ``every(3, full, else_=window(64))``,
-``by_length({512: full, inf: window(128) | global(1)})``. ``&`` binds tighter than ``|``.
+``by_length({512: full, inf: window(128) | global(1)})``, ``heads({2: full, inf: window(64)})``. ``&`` binds tighter
+than ``|``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 
 from louver.errors import LouverError, PatternError, unknown
 from louver.patterns.base import REGISTRY, Intersection, Pattern, Union
-from louver.patterns.schedule import ByLength, by_length
+from louver.patterns.schedule import Branches, by_length, heads
 
+_BRANCHES = {"by_length": by_length, "heads": heads}
 _KEYWORD = re.compile(r"\bglobal\b")  # Python reserves the word, so ast must not see it
 
 
@@ -59,7 +61,7 @@ def _pattern(node: ast.expr) -> Pattern:
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=int() | str()):
+        case ast.Constant(value=int() | float() | str()) if not isinstance(node.value, bool):
             return node.value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(number))):
             return -number
@@ -78,21 +80,22 @@ def _build(word: str, positional: list[Any], named: dict[str, Any]) -> Pattern:
     if cls is None:
         raise PatternError(unknown("pattern", word, REGISTRY))
     try:
-        if cls is ByLength:
-            return by_length(*positional, **named)
+        if word in _BRANCHES:
+            return _BRANCHES[word](*positional, **named)
         return cls(*positional, **named)
     except LouverError:
         raise
     except (TypeError, ValueError, AttributeError) as error:
         known = ", ".join(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
-        raise PatternError(f"{word} does not take these arguments ({error}); it takes: {known or 'none'}") from error
+        given = ", ".join([*map(str, positional), *(f"{name}={value}" for name, value in named.items())])
+        raise PatternError(f"{word} does not take ({given}); it takes: {known or 'nothing'}") from error
 
 
 def to_json(pattern: Pattern) -> dict[str, Any]:
     """Return a pattern as JSON-ready values: its word under ``"type"``, its fields beside it."""
     if isinstance(pattern, Union | Intersection):
         return {"type": pattern.word, "members": [to_json(part) for part in pattern.members]}
-    if isinstance(pattern, ByLength):
+    if isinstance(pattern, Branches):
         branches = [[None if math.isinf(limit) else int(limit), to_json(part)] for limit, part in pattern.branches]
         return {"type": pattern.word, "branches": branches}
     fields: dict[str, Any] = {"type": pattern.word}
@@ -117,8 +120,10 @@ def from_json(data: dict[str, Any]) -> Pattern:
         for part in members[1:]:
             result = result | part if word == Union.word else result & part
         return result
-    if word == ByLength.word:
-        return by_length({math.inf if limit is None else limit: from_json(part) for limit, part in fields["branches"]})
+    if word in _BRANCHES:
+        return _BRANCHES[word](
+            {math.inf if limit is None else limit: from_json(part) for limit, part in fields["branches"]}
+        )
     values = {
         name: from_json(value) if isinstance(value, dict) else tuple(value) if isinstance(value, list) else value
         for name, value in fields.items()
