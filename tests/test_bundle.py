@@ -80,6 +80,14 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         Bundle.open(tmp_path / "c")
 
 
+def test_names_that_no_directory_can_have_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="cannot be opened"):
+        Bundle.open(tmp_path / ("x" * 300))
+    (tmp_path / "accepted.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(BundleError, match="cannot be opened"):
+        Bundle.open(tmp_path)
+
+
 def test_existing_is_kept_unless_replaced(tmp_path: Path) -> None:
     make(tmp_path / "b")
     with pytest.raises(BundleError, match="exists"), writing(tmp_path / "b"):

@@ -42,9 +42,16 @@ def test_help_has_an_example(command: str) -> None:
     assert f"Example: louver {command}" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("command", ["run", "evaluate", "patterns", "check", "info"])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("predict", "data")])
 def test_measuring_commands_write_json(command: str) -> None:
     assert "--json" in call(command, "--help")[1]
+
+
+def test_patterns_draws_the_branch_that_it_prices() -> None:
+    _, short, _ = call("patterns", "by_length({2048: full, inf: window(16)})", "--length", 2048)
+    _, long, _ = call("patterns", "by_length({2048: full, inf: window(16)})", "--length", 4096)
+    assert short.splitlines()[0] == "█" * 64
+    assert long.splitlines()[0].rstrip() != "█" * 64
 
 
 def test_patterns(tmp_path: Path) -> None:
@@ -118,5 +125,8 @@ def test_the_steps_one_by_one(tiny: Path, colours: Path, tmp_path: Path) -> None
     assert code == 0, err
     assert json.loads(out)["numbers"]["validation"]["accuracy"]["value"] > 0.5
     code, _, err = call("distill", tuned, colours, "--into", tmp_path / "s", "--layers", "0,2", "--epochs", 0)
+    assert code == 2
+    assert "distill needs at least one epoch, got epochs=0" in err
+    code, _, err = call("distill", tuned, colours, "--into", tmp_path / "s", "--layers", "0,2", "--epochs", 1)
     assert code == 0, err
     assert Bundle.open(tmp_path / "s").card.history[-1].settings["layers"] == [0, 2]

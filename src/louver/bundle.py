@@ -6,6 +6,7 @@ one, whatever kills the writer. Opening a bundle checks every byte against the m
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -114,10 +115,14 @@ class Bundle:
             BundleError: if it does not exist, is no bundle, of a newer schema, or a file is missing or changed.
         """
         root = Path(path)
-        _recover(root)
-        if (root / ACCEPTED).is_file():
-            root = root / (root / ACCEPTED).read_text("utf8").strip()
-        if not root.exists():
+        try:
+            _recover(root)
+            if (root / ACCEPTED).is_file():
+                root = root / (root / ACCEPTED).read_text("utf8").strip()
+            there = root.exists()
+        except (OSError, ValueError) as error:  # a name that no file can have, or bytes that are no text
+            raise BundleError(f"{root} cannot be opened ({error}); give the directory of a bundle") from error
+        if not there:
             raise BundleError(f"{root} does not exist; give the directory of a bundle, or of a run with a report")
         if not (root / CARD).is_file() or not (root / MANIFEST).is_file():
             raise BundleError(
@@ -161,12 +166,8 @@ def writing(into: str | Path, *, replace: bool = False) -> Iterator[Path]:
         BundleError: if `into` exists.
         StorageError: if the disk is full or refuses.
     """
-    target = Path(into)
-    _recover(target)
-    if target.exists() and not replace:
-        raise BundleError(f"{target} exists; choose another directory, or delete it first")
+    target = check_target(into, replace=replace)
     with storing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(target)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.{os.getpid()}-", suffix=".partial", dir=target.parent))
         try:
@@ -181,6 +182,28 @@ def writing(into: str | Path, *, replace: bool = False) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
+
+
+def check_target(into: str | Path, *, replace: bool = False) -> Path:
+    """Refuse a place where no bundle can be written; asked before hours of work, not after them.
+
+    Args:
+        into: where a bundle is to be; its parent is made.
+        replace: whether it may take the place of an old one.
+
+    Raises:
+        BundleError: if `into` exists.
+        StorageError: if its directory cannot be written.
+    """
+    target = Path(into)
+    with storing(target):
+        _recover(target)
+        if target.exists() and not replace:
+            raise BundleError(f"{target} exists; choose another directory, or delete it first")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(target.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, "permission denied", str(target.parent))
+    return target
 
 
 def _put(draft: Path, target: Path, *, replace: bool) -> None:

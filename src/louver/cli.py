@@ -112,10 +112,12 @@ def _show(report: dict[str, Any]) -> None:
     Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
-def _done(bundle: Any) -> None:
+def _done(bundle: Any, json_file: Path | None) -> None:
     record = bundle.card.history[-1]
+    figures = {"step": record.step, "seconds": record.seconds, "numbers": record.numbers}
+    _save_json(json_file, figures)
     _say(f"wrote {bundle.path}")
-    out.print_json(json.dumps({"step": record.step, "seconds": record.seconds, "numbers": record.numbers}))
+    out.print_json(json.dumps(figures))
 
 
 @_command("louver run recipes/demo.yaml")
@@ -140,9 +142,12 @@ def extend(
     max_length: Annotated[int, typer.Option(help="Tokens to read, specials included.")] = 4096,
     pattern: Annotated[str, typer.Option(help="Who may attend to whom in long texts.")] = "window(128) | global(1)",
     short: Annotated[str, typer.Option(help="unchanged, or same: the pattern in short texts too.")] = "unchanged",
-    pooling: Annotated[str | None, typer.Option(help="cls or mean.")] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="cls or mean; a checkpoint's own head is kept if left out.")
+    ] = None,
     prompt: Annotated[str, typer.Option(help="Put before every text.")] = "",
     trust_remote_code: Annotated[bool, typer.Option(help="Run code from the checkpoint.")] = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Make a checkpoint read long texts; answers to short ones are checked to be unchanged."""
     from louver.encoders import extend as make
@@ -150,7 +155,8 @@ def extend(
     if short not in ("unchanged", "same"):
         raise OptionError(f"--short is unchanged or same, got {short!r}")
     options: dict[str, Any] = {"short": short, "pooling": pooling, "prompt": prompt}
-    _done(make(name, into=into, max_length=max_length, pattern=pattern, trust_remote_code=trust_remote_code, **options))
+    made = make(name, into=into, max_length=max_length, pattern=pattern, trust_remote_code=trust_remote_code, **options)
+    _done(made, json_file)
 
 
 def _splits(data: Path, columns: Columns, drop: str, seed: int) -> Any:
@@ -171,7 +177,9 @@ Labels = Annotated[str, typer.Option("--labels", help="What labels are: auto, na
 Epochs = Annotated[int, typer.Option("--epochs", help="Passes over the training texts at most; 0: the head alone.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Texts a step.")]
 LearningRate = Annotated[float, typer.Option("--learning-rate", help="Of the encoder.")]
-MaxLength = Annotated[int | None, typer.Option("--max-length", help="Tokens to train on; the bundle's if left out.")]
+MaxLength = Annotated[
+    int | None, typer.Option("--max-length", help="Tokens to train on; the bundle's if left out. The probe reads all.")
+]
 Accumulation = Annotated[int, typer.Option("--accumulation", help="Batches a step.")]
 Checkpointing = Annotated[bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")]
 ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give every class the same say.")]
@@ -199,6 +207,7 @@ def finetune(
     gradient_checkpointing: Checkpointing = False,
     class_weights: ClassWeights = False,
     seed: Seed = 0,
+    json_file: JsonFile = None,
 ) -> None:
     """Teach a bundle a classification: one label, several labels, or a number."""
     from louver.tasks import Columns
@@ -217,7 +226,7 @@ def finetune(
     )
     splits = _splits(data, Columns(text, label, split, group, date, labels), drop, seed)
     shared: dict[str, Any] = {"metric_name": metric, "progress": sys.stderr.isatty(), "say": _say}
-    _done(train(bundle, splits, into=into, options=options, **shared))
+    _done(train(bundle, splits, into=into, options=options, **shared), json_file)
 
 
 @_command("louver distill runs/tuned tickets.csv --into runs/student --layers 3 --label team")
@@ -245,6 +254,7 @@ def distill(
     alpha: Annotated[float, typer.Option(help="Weight of the teacher against the labels.")] = 0.5,
     hidden: Annotated[float, typer.Option(help="Weight of the teacher's token states.")] = 0.0,
     seed: Seed = 0,
+    json_file: JsonFile = None,
 ) -> None:
     """Train a student of some of a bundle's layers on its answers."""
     from louver.compression import DistillOptions
@@ -269,17 +279,16 @@ def distill(
         seed=seed,
     )
     splits = _splits(data, Columns(text, label, split, group, date, labels), drop, seed)
-    _done(
-        teach(teacher, splits, into=into, options=options, metric_name=metric, progress=sys.stderr.isatty(), say=_say)
-    )
+    shared: dict[str, Any] = {"metric_name": metric, "progress": sys.stderr.isatty(), "say": _say}
+    _done(teach(teacher, splits, into=into, options=options, **shared), json_file)
 
 
 @_command("louver export runs/tuned --into runs/onnx")
-def export(bundle: BundleDir, into: Into) -> None:
+def export(bundle: BundleDir, into: Into, json_file: JsonFile = None) -> None:
     """Write ONNX graphs for every length, checked against torch."""
     from louver.export import export as write
 
-    _done(write(bundle, into=into))
+    _done(write(bundle, into=into), json_file)
 
 
 @_command("louver quantize runs/onnx --into runs/int8")
@@ -288,12 +297,14 @@ def quantize(
     into: Into,
     per_channel: Annotated[bool, typer.Option(help="One weight scale an output column.")] = True,
     embeddings: Annotated[bool, typer.Option(help="Embeddings in int8 too.")] = True,
+    json_file: JsonFile = None,
 ) -> None:
     """Write an exported bundle in int8, and measure whether it pays on this machine."""
     from louver.compression import QuantizeOptions
     from louver.compression import quantize as shrink
 
-    _done(shrink(bundle, into=into, options=QuantizeOptions(per_channel=per_channel, embeddings=embeddings)))
+    options = QuantizeOptions(per_channel=per_channel, embeddings=embeddings)
+    _done(shrink(bundle, into=into, options=options), json_file)
 
 
 @_command("louver evaluate runs/int8 test.jsonl --json figures.json")
@@ -362,7 +373,7 @@ def predict(
         counts = predict_file(predictor, source, target, column=text, chunk=chunk)
     _say(f"rows: {counts.rows}, failed: {counts.failed}, not read to their end: {counts.cut}")
     if counts.left_out:
-        _say(f"not written, because the first row lacks them: {', '.join(counts.left_out)}; JSONL would take them")
+        _say(f"not written, because the first rows lack them: {', '.join(counts.left_out)}; JSONL would take them")
     if counts.failed:
         raise typer.Exit(FAILED_ITEMS)
 
@@ -387,12 +398,12 @@ def patterns(
     named = {"pattern": str(found), "json": to_json(found), "length": length}
     figures = {**named, **asdict(cost), "pair_ratio": cost.pair_ratio}
     _save_json(json_file, figures)
-    print(pictures.terminal(found, min(length, 2048)))  # noqa: T201 - rich would wrap the picture
+    print(pictures.terminal(found.at(length), min(length, 2048)))  # noqa: T201 - rich would wrap the picture
     out.print(f"{found} at {length:,} tokens", markup=False)
     out.print(f"{cost.pairs:,} of {length**2:,} pairs: at most {cost.pair_ratio:.1f}x", highlight=False)
     out.print(f"{cost.flops / 1e9:.2f} GFLOP in blocks, {cost.dense_flops / 1e9:.2f} dense, a layer", highlight=False)
     if png is not None:
-        _say(f"wrote {pictures.png(found, png, min(length, 2048))}")
+        _say(f"wrote {pictures.png(found.at(length), png, min(length, 2048))}")
 
 
 @_command("louver check runs/int8")

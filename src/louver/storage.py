@@ -9,7 +9,16 @@ from pathlib import Path
 
 from louver.errors import StorageError
 
-_PLACE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+_PLACE = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENAMETOOLONG,
+    errno.EEXIST,
+}
 """Errors of where, not of how much."""
 
 

@@ -245,10 +245,12 @@ def test_cross_attention_and_general_masks() -> None:
     q, _, _ = inputs(2, 3, 5)
     _, k, v = inputs(2, 3, 9)
     mask = torch.rand(2, 1, 5, 9) > 0.4
-    padding = torch.ones(2, 9, dtype=torch.bool)
-    padding[1, 6:] = False
-    expected = attend(q, k, v, mask=mask, padding=padding, impl="reference")
-    assert gap(attend(q, k, v, mask=mask, padding=padding), expected) < 1e-5
+    real = torch.ones(2, 1, 1, 9, dtype=torch.bool)
+    real[1, ..., 6:] = False
+    expected = attend(q, k, v, mask=mask & real, impl="reference")
+    assert gap(attend(q, k, v, mask=mask & real), expected) < 1e-5
+    with pytest.raises(OptionError, match="padding holds for queries and keys alike, but there are 5 and 9"):
+        attend(q, k, v, padding=real[:, 0, 0])
     assert gap(expected[1], attend(q, k[:, :, :6], v[:, :, :6], mask=mask[:, :, :, :6], impl="reference")[1]) < 1e-6
 
 
@@ -314,7 +316,17 @@ def test_auto_tells_its_choice() -> None:
         ({"padding": torch.tensor([[True, False, True, True, True, True]])}, "padding mask has a hole in row 0"),
         ({"mask": torch.zeros(1, 1, 6, 6)}, "mask must be bool"),
         ({"mask": torch.ones(1, 1, 6, 6, dtype=torch.bool), "impl": "gathered"}, "takes neither a general mask"),
-        ({"documents": torch.zeros(1, 6), "impl": "gathered"}, "takes neither documents nor global_tokens"),
+        (
+            {"documents": torch.zeros(1, 6, dtype=torch.int64), "impl": "gathered"},
+            "takes neither documents nor global_tokens",
+        ),
+        (
+            {"documents": torch.zeros(1, 3, dtype=torch.int64)},
+            r"documents must be torch.int64 \(batch, tokens\) = \(1, 6\)",
+        ),
+        ({"documents": torch.zeros(1, 6)}, r"documents must be torch.int64 .* got torch.float32"),
+        ({"global_tokens": torch.zeros(1, 6)}, r"global_tokens must be torch.bool .* got torch.float32"),
+        ({"dropout": 2.0}, "dropout must be at least 0 and below 1, got 2.0"),
         ({"return_weights": True, "impl": "dense"}, "does not return weights"),
     ],
 )
@@ -332,6 +344,8 @@ def test_refused_shapes_and_patterns() -> None:
         attend(q, k, v[:, :, :5])
     with pytest.raises(OptionError, match=r"must have 4 dimensions \(batch, heads, tokens, head dim\), got 3, 4 and 4"):
         attend(q[0], k, v)
+    with pytest.raises(OptionError, match=r"must have one dtype, got torch.float32, torch.float32, torch.bfloat16"):
+        attend(q, k, v.bfloat16())
     with pytest.raises(OptionError, match="must be on one device, got cpu, meta, meta"):
         attend(q, k.to("meta"), v.to("meta"))
     left = torch.tensor([[False, True, True, True, True, True]])
@@ -343,7 +357,7 @@ def test_refused_shapes_and_patterns() -> None:
     with pytest.raises(PatternError, match="depends on the layer"):
         attend(q, k, v, "every(2, full, else_=window(2))")
     with pytest.raises(PatternError, match="by_length cannot be used with packed documents"):
-        attend(q, k, v, "by_length({3: full, inf: window(2)})", documents=torch.zeros(1, 6))
+        attend(q, k, v, "by_length({3: full, inf: window(2)})", documents=torch.zeros(1, 6, dtype=torch.int64))
 
 
 def test_mask_conversions() -> None:

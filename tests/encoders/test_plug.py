@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -43,8 +44,10 @@ CONFIGS: dict[str, Any] = {
 
 
 def build(family: str) -> Any:
+    """Return the same model at every call, with transformers' own attention: `plug` writes into a model's config."""
     torch.manual_seed(0)
-    model = transformers.AutoModel.from_config(CONFIGS[family]).eval()
+    model = transformers.AutoModel.from_config(copy.deepcopy(CONFIGS[family])).eval()
+    assert model.config._attn_implementation == "sdpa"
     large_weights(model)
     return model
 

@@ -39,7 +39,9 @@ def test_paired_drops() -> None:
     assert difference(accuracy, truth, before, after).value == pytest.approx(-0.1)
     same = relative_drop(accuracy, truth, after, after)
     assert (same.value, same.low, same.high) == (0, 0, 0)
-    assert relative_drop(accuracy, truth, np.zeros(200), after).value == 0
+    nothing = np.zeros(200)
+    assert relative_drop(accuracy, truth, nothing, after).value == 1  # where nothing was scored, nothing is proven
+    assert judge(relative_drop(accuracy, truth, nothing, nothing), 0.02).outcome == "fail"
 
 
 def test_verdicts() -> None:

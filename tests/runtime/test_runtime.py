@@ -127,21 +127,43 @@ def test_a_fake_engine_is_enough(exported: Bundle) -> None:
     assert found[:, 0].tolist() == [3, 4, 5]
 
 
+def test_a_text_of_invisible_characters_is_no_text(exported: Bundle) -> None:
+    with louver.Predictor(exported) as predictor:
+        for text in ("\u200b", "\x00", "\ufeff \u00ad"):
+            (found,) = predictor.predict([text])
+            assert found.label is None
+            assert found.error is not None
+            assert "invisible characters alone" in found.error
+
+
+def test_windows_weigh_by_their_text_not_by_their_specials(tuned: Bundle) -> None:
+    prompted = tuned.card.model_copy(update={"prompt": "answer the colour ", "max_length": 12})
+    with louver.Predictor(tuned, truncation="window") as predictor:
+        predictor.card = prompted
+        (fitted,) = predictor._fit(["sea " * 9])
+        assert [len(piece) for piece in fitted.pieces] == [12, 7]
+        assert fitted.counts == (7, 2)
+        alone = [predictor._run_pieces([piece])[0] for piece in fitted.pieces]
+        (found,) = predictor._run([fitted])
+        assert found is not None
+        np.testing.assert_allclose(found, (7 * alone[0] + 2 * alone[1]) / 9, rtol=1e-5)
+
+
 MEMORY = """
 import psutil, random, louver
 rng, moments = random.Random(0), {moments}
 with louver.Predictor({bundle!r}) as predictor:
     for batch in range(1, moments[-1] + 1):
-        size, longest = rng.randint(1, 4), rng.choice([20, 100, 400, 1200])
+        size, longest = rng.randint(1, 4), rng.choice({lengths})
         predictor.predict([" ".join(["sea"] * rng.randint(1, longest)) for _ in range(size)])
         if batch in moments:
             print(psutil.Process().memory_info().rss / 1e6)
 """
 
 
-def memory_after(bundle: Path, *moments: int) -> list[float]:
+def memory_after(bundle: Path, *moments: int, lengths: tuple[int, ...] = (20, 100, 400, 1200)) -> list[float]:
     """Return the resident memory in MB of a fresh process after so many batches of random shapes."""
-    code = MEMORY.format(moments=list(moments), bundle=str(bundle))
+    code = MEMORY.format(moments=list(moments), bundle=str(bundle), lengths=lengths)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return [float(line) for line in done.stdout.split()]
 
@@ -161,7 +183,7 @@ def test_memory_does_not_grow_with_shapes(served_minilm: Path) -> None:
 
 @pytest.mark.soak
 def test_memory_after_2000_batches(served_minilm: Path) -> None:
-    early, late = memory_after(served_minilm, 100, 2000)
+    early, late = memory_after(served_minilm, 100, 2000, lengths=(20, 100, 400, 1200, 4000))
     print(f"{early:.0f} MB after 100 batches, {late:.0f} after 2,000")  # noqa: T201 - shown by make soak
     assert late <= early * 1.1
 
@@ -218,8 +240,25 @@ def test_nothing_of_the_users_is_written_over(exported: Bundle, tmp_path: Path) 
         predict_file(predictor, source, target)
     found = list(read_rows(target))
     assert all(row.items() <= answered.items() for row, answered in zip(rows, found, strict=True))
-    names = ["label", "predicted_label", "predicted_predicted_label"]
-    assert all(row[name] in exported.card.labels for row, name in zip(found, names, strict=True))
+    assert all(row["predicted_predicted_label"] in exported.card.labels for row in found)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_an_answer_stands_in_one_place_whatever_later_rows_hold(
+    exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """A column that turns up after the rows that were looked at first must not take an answer's place."""
+    monkeypatch.setattr("louver.runtime.files._PEEKED", 2)
+    rows = [{"text": "red rose"}, {"text": "sea"}, {"text": "moss", "label": "mine"}]
+    source, target = write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / f"out.{suffix}"
+    with louver.Predictor(exported) as predictor:
+        counts = predict_file(predictor, source, target)
+    found = list(read_rows(target))
+    assert all(row["label"] in exported.card.labels for row in found)
+    if suffix == "jsonl":
+        assert found[2]["source_label"] == "mine"
+    else:
+        assert counts.left_out == ("source_label",)
 
 
 def test_files_of_broken_lines_and_of_none(exported: Bundle, tmp_path: Path) -> None:

@@ -45,6 +45,32 @@ def test_groups_stay_together_and_dates_rise() -> None:
         make_splits([(Example(e.text, e.label, "2017/3/9"), "") for e, _ in examples(9)], by="date")
 
 
+def test_a_group_in_two_named_parts_is_refused() -> None:
+    found = [
+        (Example(e.text, e.label, f"g{i % 5}"), "test" if i < 10 else "") for i, (e, _) in enumerate(examples(100))
+    ]
+    with pytest.raises(
+        DataError, match=r"stands in (train|validation) and (validation|test); name the part of all its"
+    ):
+        make_splits(found, by="group")
+
+
+def test_rows_of_one_moment_stay_together_whatever_their_time_zone() -> None:
+    def dated(stamp: str, index: int) -> Example:
+        example = examples(100)[index][0]
+        return Example(example.text, example.label, stamp)
+
+    early, late = "2020-03-01T12:00:00", "2020-03-02T01:00:00+14:00"  # the second is 2020-03-01T11:00 in UTC
+    rows = [(dated(late if i % 2 else early, i), "") for i in range(80)] + [
+        (dated(f"2020-04-{1 + i // 5:02d}", 80 + i), "") for i in range(20)
+    ]
+    data = make_splits(rows, by="date", shares=(0.3, 0.13))
+    assert {e.group for e in data.train} == {late}
+    parts = [{e.group for e in part} for part in (data.train, data.validation, data.test)]
+    assert not parts[0] & parts[1]
+    assert not parts[1] & parts[2]
+
+
 def test_named_parts_are_kept(tmp_path: Path) -> None:
     rows = [{**row, "split": "test" if i % 4 == 0 else "train"} for i, row in enumerate(colour_rows(80))]
     found = read_examples(write_jsonl(tmp_path / "d.jsonl", rows), Columns(split="split"))

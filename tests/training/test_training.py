@@ -15,7 +15,7 @@ import louver
 from louver.bundle import Bundle
 from louver.compression import DistillOptions, distill
 from louver.encoders import read_bundle
-from louver.errors import OptionError, TextError, TrainingError
+from louver.errors import BundleError, OptionError, StorageError, TextError, TrainingError
 from louver.tasks import Classification, Columns, Example, Splits, make_splits, read_examples
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
@@ -132,7 +132,7 @@ def test_labels_that_say_nothing_and_classes_that_are_missing(tuned: Bundle, col
     for kept in (("blue", "red"), ("blue",)):
         some = [e for e in splits(colours).train if e.label in kept]
         few = Splits(some, some, some)
-        options = DistillOptions(layers=2, epochs=0)
+        options = DistillOptions(layers=2, epochs=1, max_length=64)
         student = distill(tuned, few, into=tmp_path / "-".join(kept), options=options, progress=False)
         assert student.card.labels == ["blue", "green", "red"]
         assert student.card.history[-1].numbers["validation"]["accuracy"]["value"] > 0.8
@@ -196,6 +196,43 @@ def test_a_loss_that_is_no_number_stops_training_with_its_step(
     with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step"):
         finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
     assert not (tmp_path / "b").exists()
+
+
+def test_a_target_that_exists_is_refused_before_any_work(
+    long_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("louver.training.lesson.Lesson.prepare", lambda *_: pytest.fail("work began"))
+    (tmp_path / "there").mkdir()
+    with pytest.raises(BundleError, match="there exists; choose another directory"):
+        finetune(long_bundle, splits(colours), into=tmp_path / "there")
+    with pytest.raises(BundleError, match="there exists; choose another directory"):
+        distill(long_bundle, splits(colours), into=tmp_path / "there", options=DistillOptions(layers=1))
+    with pytest.raises(BundleError, match="there exists; choose another directory"):
+        louver.extend("any", into=tmp_path / "there")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="make its directory, or choose another place"):
+        finetune(long_bundle, splits(colours), into=tmp_path / "file" / "b")
+
+
+def test_class_weights_reach_the_probe(long_bundle: Bundle, tmp_path: Path) -> None:
+    rows = [r for r in colour_rows(200) if r["label"] == "red"][:40] + [
+        r for r in colour_rows(60) if r["label"] == "blue"
+    ][:9]
+    data = make_splits(read_examples(write_jsonl(tmp_path / "d.jsonl", rows), Columns()))
+    heads = [
+        (
+            finetune(
+                long_bundle,
+                data,
+                into=tmp_path / str(on),
+                options=TrainingOptions(epochs=0, class_weights=on),
+                progress=False,
+            ).path
+            / "head.safetensors"
+        ).read_bytes()
+        for on in (False, True)
+    ]
+    assert heads[0] != heads[1]
 
 
 def test_refusals(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:

@@ -126,7 +126,12 @@ def attend(
         PatternError: if the pattern depends on the layer, or is asked of queries and keys of different lengths.
     """
     plain = parse(pattern)
-    checked = _check(q_BHTD, k_BHSD, v_BHSD, plain, padding, mask, documents, global_tokens, impl)
+    _check_tensors(q_BHTD, k_BHSD, v_BHSD)
+    if not 0 <= dropout < 1:
+        raise OptionError(f"dropout must be at least 0 and below 1, got {dropout}")
+    if impl != "auto" and impl not in BACKENDS:
+        raise OptionError(unknown("impl", impl, ["auto", *BACKENDS]))
+    checked = _check_batch(q_BHTD, k_BHSD.shape[2], plain, padding, mask, documents, global_tokens)
     request = Request(
         q_BHTD,
         k_BHSD,
@@ -173,40 +178,54 @@ def choose_for_export(pattern: Pattern, limit: int | None) -> Choice:
     return Choice("gathered", "bounded at every length")
 
 
-def _check(
-    q_BHTD: Tensor,
-    k_BHSD: Tensor,
-    v_BHSD: Tensor,
-    pattern: Pattern,
-    padding: Tensor | Padding | None,
-    mask: Tensor | None,
-    documents: Tensor | None,
-    global_tokens: Tensor | None,
-    impl: str,
-) -> Padding | None:
-    """Refuse what has no meaning, with one line each; return the padding, read."""
+def _check_tensors(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> None:
+    """Refuse queries, keys and values that do not fit each other."""
     if not q_BHTD.ndim == k_BHSD.ndim == v_BHSD.ndim == 4:
         raise OptionError(
             f"q, k and v must have 4 dimensions (batch, heads, tokens, head dim), "
             f"got {q_BHTD.ndim}, {k_BHSD.ndim} and {v_BHSD.ndim}"
         )
-    batch, heads, tokens, width = q_BHTD.shape
+    batch, heads, _, width = q_BHTD.shape
     if k_BHSD.shape != v_BHSD.shape or k_BHSD.shape[:2] != (batch, heads) or k_BHSD.shape[3] != width:
         raise OptionError(
             f"q (B, H, T, D), k and v (B, H, S, D) must agree, got {tuple(q_BHTD.shape)}, "
             f"{tuple(k_BHSD.shape)} and {tuple(v_BHSD.shape)}"
         )
+    if not q_BHTD.dtype == k_BHSD.dtype == v_BHSD.dtype:
+        raise OptionError(f"q, k and v must have one dtype, got {q_BHTD.dtype}, {k_BHSD.dtype}, {v_BHSD.dtype}")
     if not q_BHTD.device == k_BHSD.device == v_BHSD.device:
         raise OptionError(f"q, k and v must be on one device, got {q_BHTD.device}, {k_BHSD.device}, {v_BHSD.device}")
-    if impl != "auto" and impl not in BACKENDS:
-        raise OptionError(unknown("impl", impl, ["auto", *BACKENDS]))
+
+
+def _check_batch(
+    q_BHTD: Tensor,
+    keys: int,
+    pattern: Pattern,
+    padding: Tensor | Padding | None,
+    mask: Tensor | None,
+    documents: Tensor | None,
+    global_tokens: Tensor | None,
+) -> Padding | None:
+    """Refuse what has no meaning for this batch; return the padding, read."""
+    batch, heads, tokens, _ = q_BHTD.shape
     if any(isinstance(part, Every) for part in pattern.walk()):
         raise PatternError(f"{pattern} depends on the layer; pass pattern.resolve(layer)")
-    keys = k_BHSD.shape[2]
     if tokens != keys and (not isinstance(pattern, Full) or documents is not None or global_tokens is not None):
         raise PatternError(
             f"{pattern} is for self-attention, but there are {tokens} queries and {keys} keys; use full and a mask"
         )
+    if tokens != keys and padding is not None:
+        raise OptionError(
+            f"padding holds for queries and keys alike, but there are {tokens} and {keys}; give real keys as a mask"
+        )
+    for name, given, kind in (
+        ("documents", documents, torch.int64),
+        ("global_tokens", global_tokens, torch.bool),
+    ):
+        if given is not None and (given.dtype is not kind or tuple(given.shape) != (batch, tokens)):
+            raise OptionError(
+                f"{name} must be {kind} (batch, tokens) = ({batch}, {tokens}), got {given.dtype} {tuple(given.shape)}"
+            )
     if documents is not None and any(isinstance(part, ByLength) for part in pattern.walk()):
         raise PatternError("by_length cannot be used with packed documents; pass the pattern of one branch")
     if mask is not None and (

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from louver.bundle import Bundle
+from louver.bundle import Bundle, check_target
 from louver.encoders.plug import keep_layers
 from louver.encoders.pooling import Reader, read_bundle
 from louver.errors import OptionError
@@ -61,11 +61,14 @@ def distill(
         replace: write over an old bundle.
 
     Raises:
-        OptionError: if the teacher is no classification, or the student would be deeper.
+        OptionError: if the teacher is no classification, the student would be deeper, or nothing would be trained.
     """
+    check_target(into, replace=replace)
     source = teacher if isinstance(teacher, Bundle) else Bundle.open(teacher)
     if source.card.task != "classify" or source.card.kind is None or source.card.pooling == "own":
         raise OptionError(f"{source.path} has no classification of louver's; make one with 'louver finetune' first")
+    if not options.epochs:
+        raise OptionError("distill needs at least one epoch, got epochs=0: a head alone learns nothing from a teacher")
     if "truncation" not in options.model_fields_set:
         options = options.model_copy(update={"truncation": source.card.truncation})
     task = Classification(source.card.kind, tuple(source.card.labels))

@@ -130,7 +130,7 @@ def _speed(before: OnnxEngine, after: OnnxEngine, longest: int, vocabulary: int,
     """Time one text a call on one core, both graphs in turn, and return the ratio of medians by length."""
     rng = np.random.default_rng(0)
     ratios: dict[str, float] = {}
-    for length in [n for n in TIMED_LENGTHS if n <= longest] or [longest]:
+    for length in sorted({*(n for n in TIMED_LENGTHS if n <= longest), longest}):
         branch = next(i for i, b in enumerate(before.branches) if length <= b.limit)
         width = -(-length // before.branches[branch].multiple) * before.branches[branch].multiple
         ids = rng.integers(0, vocabulary, (1, width))

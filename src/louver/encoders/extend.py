@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from louver.bundle import CARD, Bundle, Card, Golden, Record, write_card, writing
+from louver.bundle import CARD, Bundle, Card, Golden, Record, check_target, write_card, writing
 from louver.encoders import positions
-from louver.encoders.load import license_of, load_plain
+from louver.encoders.load import license_of, load_plain, quiet
 from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
 from louver.errors import ModelError, OptionError
@@ -67,6 +67,7 @@ def extend(
         OptionError: if `max_length` is less than the checkpoint reads already, or it has no head to keep.
     """
     began = time.perf_counter()
+    check_target(into, replace=replace)
     chosen = parse(pattern)
     if (Path(name) / CARD).is_file():
         raise ModelError(f"{name} is a louver bundle already; extend the checkpoint that it came from")
@@ -115,7 +116,8 @@ def extend(
         ],
     )
     with writing(into, replace=replace) as draft:
-        (model if own else base_of(model)).save_pretrained(draft)
+        with quiet():
+            (model if own else base_of(model)).save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         reader = Reader(model if own else base_of(model), card.pooling)
         write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from louver.bundle import Bundle
-from louver.encoders.load import load, load_plain
+from louver.encoders.load import load, load_plain, quiet
 from louver.encoders.plug import plug
-from louver.errors import OptionError, unknown
+from louver.errors import BundleError, OptionError, unknown
 from louver.patterns import Pattern
 
 HEAD = "head.safetensors"
@@ -92,7 +92,8 @@ class Reader(nn.Module):
 
     def save(self, directory: Path) -> None:
         """Write the encoder as transformers files, and the head beside them."""
-        self.encoder.save_pretrained(directory)
+        with quiet():
+            self.encoder.save_pretrained(directory)
         if self.head is not None:
             save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, directory / HEAD)
 
@@ -104,7 +105,12 @@ def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: 
         bundle: a bundle that holds transformers files.
         pattern: another pattern than the bundle's.
         dense: leave transformers' own attention (SDPA) in place; for baselines.
+
+    Raises:
+        BundleError: if the bundle was exported: it has no transformers files.
     """
+    if bundle.card.onnx:
+        raise BundleError(f"{bundle.path} holds ONNX graphs alone; give the bundle that it was exported from")
     own = bundle.card.pooling == "own"
     if dense:
         encoder, _ = load_plain(bundle.path, architecture=None if own else "AutoModel")

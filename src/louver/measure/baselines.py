@@ -69,7 +69,7 @@ class Baseline:
             place = 0
             for one in found:
                 stop = place + len(one.pieces)
-                rows.append(pool_windows(outputs[place:stop], [len(p) for p in one.pieces], self._card.kind))
+                rows.append(pool_windows(outputs[place:stop], one.counts, self._card.kind))
                 place = stop
         return np.stack(rows)
 

@@ -57,11 +57,14 @@ def score(metric: Metric, truth: np.ndarray, predicted: np.ndarray, *, seed: int
 
 
 def relative_drop(metric: Metric, truth: np.ndarray, before: np.ndarray, after: np.ndarray, *, seed: int = 0) -> Score:
-    """Return (before - after) / before with an interval over the same resampled texts; negative is a gain."""
+    """Return (before - after) / before with an interval over the same resampled texts; negative is a gain.
+
+    Where `before` scores nothing there is no share to lose: that counts as all lost, so that no gate passes on it.
+    """
 
     def drop(index: np.ndarray | slice) -> float:
         base = metric(truth[index], before[index])
-        return (base - metric(truth[index], after[index])) / abs(base) if base else 0.0
+        return (base - metric(truth[index], after[index])) / abs(base) if base else 1.0
 
     low, high = np.percentile([drop(i) for i in _resamples(len(truth), seed)], [2.5, 97.5])
     return Score(drop(slice(None)), float(low), float(high), len(truth))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -19,7 +19,7 @@ ANSWERS = ("label", "labels", "value", "embedding", "scores", "tokens_read", "to
 
 
 _PEEKED = 1000
-"""Readable rows that are searched for the text's column before a file is refused."""
+"""Readable rows that are looked at for their columns before anything is written."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Counts:
         rows: read.
         failed: written with an error.
         cut: answered, but not read to the end.
-        left_out: columns that the target could not take, because its first row lacks them.
+        left_out: columns that the target could not take, because the rows looked at first lack them.
     """
 
     rows: int = 0
@@ -47,7 +47,8 @@ def predict_file(
     Standard output gets the answers alone.
 
     A line that cannot be read, or a row without the column, fails alone. A column of the answer that the file has
-    already is written as ``predicted_<name>``, so that nothing is lost.
+    already is written as ``predicted_<name>`` in every row. Should one turn up after the rows that were looked at
+    first, the file's own value is the one renamed, to ``source_<name>``: an answer always stands in one place.
 
     Args:
         predictor: that answers.
@@ -66,6 +67,7 @@ def predict_file(
     if target is not None and target.resolve() == source.resolve():
         raise DataError(f"{target} is the file that is read; give another one to write")
     rows, columns = _peek(_scan(source, column), source, column)
+    names = {name: _free(name, columns) for name in ANSWERS}
     counts = Counts()
     with ExitStack() as stack:
         writer = stack.enter_context(RowWriter(target)) if target is not None else None
@@ -77,11 +79,11 @@ def predict_file(
                 if writer is None:
                     sys.stdout.write(json.dumps(answer) + "\n")
                     continue
-                kept = {} if isinstance(row, DataError) else row
+                kept = {} if isinstance(row, DataError) else _beside(row, names.values())
                 if target is not None and target.suffix.lower() not in (".jsonl", ".ndjson"):
                     kept = {**dict.fromkeys(columns), **kept}
                     answer = {name: answer.get(name) for name in ANSWERS}
-                writer.write(kept | {_free(name, {*columns, *kept}): value for name, value in answer.items()})
+                writer.write(kept | {names[name]: value for name, value in answer.items()})
         if writer is not None:
             counts.left_out = tuple(sorted(writer.left_out))
     return counts
@@ -99,36 +101,37 @@ def _answers(predictor: Predictor, part: list[Row | DataError], column: str, sou
     return answers
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """Return a name for a column of the answer that the row's own columns leave free."""
+def _free(name: str, taken: Collection[str], prefix: str = "predicted") -> str:
+    """Return a name for a column that others leave free."""
     while name in taken:
-        name = f"predicted_{name}"
+        name = f"{prefix}_{name}"
     return name
+
+
+def _beside(row: Row, answers: Collection[str]) -> Row:
+    """Return a row whose own columns leave the answer's names free."""
+    return {_free(name, answers, "source"): value for name, value in row.items()}
 
 
 def _peek(rows: Iterator[Row | DataError], source: Path, column: str) -> tuple[Iterator[Row | DataError], list[str]]:
     """Look for the column before anything is written: a wrong name must not cost an old target.
 
     Returns:
-        All rows, and the columns of the first one that has it.
+        All rows, and the columns of the first thousand readable ones.
 
     Raises:
         DataError: if rows can be read, and none of the first thousand has the column.
     """
     seen: list[Row | DataError] = []
-    without: list[Row] = []
-    for row in rows:
+    readable: list[Row] = []
+    while len(readable) < _PEEKED and (row := next(rows, None)) is not None:
         seen.append(row)
-        if isinstance(row, DataError):
-            continue
-        if column in row:
-            return chain(seen, rows), list(row)
-        without.append(row)
-        if len(without) == _PEEKED:
-            break
-    if without:
-        raise _no_column(source, column, without[0])
-    return iter(seen), []
+        if not isinstance(row, DataError):
+            readable.append(row)
+    columns = list(dict.fromkeys(name for row in readable for name in row))
+    if readable and column not in columns:
+        raise _no_column(source, column, readable[0])
+    return chain(seen, rows), columns
 
 
 def _no_column(source: Path, column: str, row: Row) -> DataError:

@@ -46,7 +46,7 @@ class Predictor:
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.card = self.bundle.card
-        self.truncation = Truncation.named(truncation or self.card.truncation)
+        self.truncation = Truncation.named(self.card.truncation if truncation is None else truncation)
         if threads is not None and threads < 1:
             raise OptionError(f"threads must be positive, got {threads}; leave it out to use every core")
         self.tokenizer = Tokenizer.open(self.bundle.path)
@@ -130,16 +130,13 @@ class Predictor:
             prompt=self.card.prompt,
         )
 
-    def _run(self, texts: Sequence[Fitted]) -> list[np.ndarray | None]:
+    def _run(self, fitted: Sequence[Fitted]) -> list[np.ndarray | None]:
         """Compute every text's output from its pieces; a text without pieces gets None."""
-        outputs = self._run_pieces([piece for found in texts for piece in found.pieces])
+        outputs = iter(self._run_pieces([piece for found in fitted for piece in found.pieces]))
         answers: list[np.ndarray | None] = []
-        start = 0
-        for found in texts:
-            stop = start + len(found.pieces)
-            tokens = [len(piece) for piece in found.pieces]
-            answers.append(pool_windows(np.stack(outputs[start:stop]), tokens, self.card.kind) if tokens else None)
-            start = stop
+        for found in fitted:
+            mine = list(islice(outputs, len(found.pieces)))
+            answers.append(pool_windows(np.stack(mine), found.counts, self.card.kind) if mine else None)
         return answers
 
     def _run_pieces(self, rows: list[np.ndarray]) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -182,13 +182,13 @@ def make_splits(
         seed: of the shuffle.
         shares: validation and test, as shares of what they are cut from.
         by: "random"; "group" keeps each group in one part; "date" puts the latest rows into test, those before
-            into validation.
+            into validation, and never parts the rows of one moment.
         drop: faults to drop instead of refusing: any of duplicates, empty, rare, unseen.
         limits: keep the first so many shuffled examples of some parts, before the parts are checked.
 
     Raises:
-        DataError: if a share is out of range, a test row is also in training, a label of test or validation is unseen
-            in training, or a class has one example.
+        DataError: if a share is out of range, a test row is also in training, a group stands in two parts, a label of
+            test or validation is unseen in training, or a class has one example.
     """
     if min(shares) <= 0 or sum(shares) >= 1:
         raise DataError(f"shares of validation and test must be positive and leave training some, got {shares}")
@@ -207,6 +207,8 @@ def make_splits(
     shuffled = {name: [rows[i] for i in rng.permutation(len(rows))] for name, rows in parts.items()}
     caps: dict[str, int] = {str(name): limit for name, limit in (limits or {}).items()}
     kept_parts = {name: rows[: caps.get(name)] for name, rows in shuffled.items()}
+    if by == "group":
+        _refuse_shared_groups(kept_parts)
     cleaned = _with_learnable_labels(_without_shared(kept_parts, drop, dropped), drop, dropped)
     return Splits(cleaned["train"], cleaned["validation"], cleaned["test"], dict(dropped))
 
@@ -228,7 +230,8 @@ def _cut(pool: list[Example], share: float, seed: int, by: str) -> tuple[list[Ex
     rng = np.random.default_rng([seed, len(pool)])
     if by == "date":
         ordered = sorted(pool, key=lambda e: _date(e.group))
-        return ordered[:-count], ordered[-count:]
+        first = _date(ordered[-count].group)
+        return [e for e in ordered if _date(e.group) < first], [e for e in ordered if _date(e.group) >= first]
     if by == "group":
         sizes = Counter(e.group for e in pool)
         taken: set[str] = set()
@@ -243,9 +246,22 @@ def _cut(pool: list[Example], share: float, seed: int, by: str) -> tuple[list[Ex
 
 def _date(written: str) -> datetime:
     try:
-        return datetime.fromisoformat(written).replace(tzinfo=None)
+        found = datetime.fromisoformat(written)
     except ValueError as error:
         raise DataError(f"date {written!r} is not ISO 8601; write it as 2017-03-09, which also sorts") from error
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def _refuse_shared_groups(parts: dict[str, list[Example]]) -> None:
+    """Refuse a group that stands in two parts, as it may where the rows name some parts themselves."""
+    owner: dict[str, str] = {}
+    for name in PARTS:
+        for example in parts[name]:
+            if owner.setdefault(example.group, name) != name:
+                raise DataError(
+                    f"group {example.group!r} stands in {owner[example.group]} and {name}; "
+                    "name the part of all its rows, or of none"
+                )
 
 
 def _without_shared(

@@ -9,7 +9,7 @@ def check(text: object) -> str:
     """Return the text if it can be tokenized.
 
     Raises:
-        TextError: if it is no string, is empty, or is not valid Unicode.
+        TextError: if it is no string, holds nothing to be seen, or is not valid Unicode.
     """
     if not isinstance(text, str):
         raise TextError(f"a text must be a string, got {type(text).__name__}; convert or drop it")
@@ -21,4 +21,6 @@ def check(text: object) -> str:
                 f"the text has a lone surrogate U+{ord(character):04X} at character {index}; "
                 "decode the source as UTF-8, or replace it"
             )
+    if not any(character.isprintable() and not character.isspace() for character in text):
+        raise TextError("the text holds invisible characters alone; drop the row or give it a text")
     return text

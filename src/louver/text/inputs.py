@@ -63,11 +63,15 @@ def inputs(
                 f"{tokenizer.specials} specials and {len(before)} tokens of prompt leave no room for text in "
                 f"max_length={max_length}; give more tokens or a shorter prompt"
             )
+        if not len(ids):  # nothing but characters that the tokenizer drops, such as U+200B
+            found.append(Fitted([], 0, 0, "the text has no character that the tokenizer knows; drop the row"))
+            continue
         try:
             fitted = fit(ids, room, truncation, max_length=max_length)
         except TextError as error:
             found.append(Fitted([], 0, len(ids), str(error)))
             continue
         pieces = [tokenizer.wrap(np.concatenate([before, piece])) for piece in fitted.pieces]
-        found.append(Fitted(pieces, fitted.read, fitted.cut))
+        counts = tuple(len(piece) for piece in fitted.pieces)
+        found.append(Fitted(pieces, fitted.read, fitted.cut, counts=counts))
     return found

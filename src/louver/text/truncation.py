@@ -56,12 +56,14 @@ class Fitted:
         read: tokens read, over all pieces, without specials and without counting an overlap twice.
         cut: tokens not read.
         error: why there are no pieces.
+        counts: tokens of the text in each piece; what windows weigh.
     """
 
     pieces: list[Ids]
     read: int
     cut: int
     error: str | None = None
+    counts: tuple[int, ...] = ()
 
 
 def fit(ids: Ids, room: int, truncation: Truncation, *, max_length: int, overlap: int = 0) -> Fitted:

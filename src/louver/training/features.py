@@ -28,12 +28,14 @@ class Features:
     Attributes:
         rows: ``input_ids`` and ``labels`` of each piece; a window has its text's label.
         owners: index of the text that each piece is of, rising.
+        counts: tokens of the text in each piece.
         kind: of the classification; says how windows are joined.
         pad_id: id of padding.
     """
 
     rows: list[Feature]
     owners: list[int]
+    counts: list[int]
     kind: str
     pad_id: int
 
@@ -69,7 +71,8 @@ class Features:
             raise TextError(refused)
         rows = [{"input_ids": piece, "labels": targets[i]} for i, one in enumerate(found) for piece in one.pieces]
         owners = [i for i, one in enumerate(found) for _ in one.pieces]
-        return cls(rows, owners, card.kind or "single", tokenizer.pad_id)
+        counts = [count for one in found for count in one.counts]
+        return cls(rows, owners, counts, card.kind or "single", tokenizer.pad_id)
 
     @property
     def labels(self) -> np.ndarray:
@@ -81,9 +84,8 @@ class Features:
         owners = np.asarray(self.owners)
         if len(self.rows) == owners[-1] + 1:
             return outputs
-        sizes = [len(row["input_ids"]) for row in self.rows]
         groups = [np.flatnonzero(owners == text) for text in range(owners[-1] + 1)]
-        return np.stack([pool_windows(outputs[mine], [sizes[i] for i in mine], self.kind) for mine in groups])
+        return np.stack([pool_windows(outputs[mine], [self.counts[i] for i in mine], self.kind) for mine in groups])
 
     @torch.inference_mode()
     def answers(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor, manual_seed
 
-from louver.bundle import Bundle
+from louver.bundle import Bundle, check_target
 from louver.encoders.pooling import Pooling, Reader, read_bundle
 from louver.tasks import Classification, Splits
 from louver.training.features import Batch
@@ -48,6 +48,7 @@ def finetune(
         OptionError: if more tokens are asked for than the bundle reads, or the encoder cannot be checkpointed.
         TrainingError: if the loss stops being a number.
     """
+    check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     options = options or TrainingOptions()
     task = Classification.of(data.train)

@@ -118,13 +118,17 @@ class Lesson:
                 max_length=self.card.max_length,
                 truncation=cutting(self.options.truncation),
             )
-        return probe(self.reader, self.task, train, self.validation, self.truth, self.score)
+        return probe(self.reader, self.task, train, self.validation, self.truth, self.score, self._class_weights())
 
     def class_weights(self) -> torch.Tensor | None:
         """Return the weight of each class in the loss, if the options ask for it."""
+        weights = self._class_weights()
+        return None if weights is None else torch.from_numpy(weights).to(self.reader.encoder.device)
+
+    def _class_weights(self) -> np.ndarray | None:
         if not self.options.class_weights or not self.task.labels:
             return None
-        return torch.from_numpy(self.task.class_weights(self.data.train)).to(self.reader.encoder.device)
+        return self.task.class_weights(self.data.train)
 
     def teach(self, objective: Objective, *, start: Probe | None, progress: bool, say: Say) -> Fit:
         """Train the reader, and leave its best epoch's weights in it; the probe it starts from may be the best."""

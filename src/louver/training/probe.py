@@ -48,6 +48,7 @@ def probe(
     validation: Features,
     truth: np.ndarray,
     score: Metric,
+    class_weights: np.ndarray | None = None,
 ) -> Probe:
     """Put the head into a reader that fits its frozen states best.
 
@@ -58,6 +59,7 @@ def probe(
         validation: the strength of regularisation is chosen on them.
         truth: targets of validation.
         score: that chooses.
+        class_weights: weight of each class, or of each label's rows that have it; alike if None.
 
     Returns:
         What was found; the head is in the reader.
@@ -70,7 +72,7 @@ def probe(
     best: Probe | None = None
     head: tuple[np.ndarray, np.ndarray] | None = None
     for strength in STRENGTHS:
-        weight, bias = _fit(task, (states - mean) / spread, labels, strength)
+        weight, bias = _fit(task, (states - mean) / spread, labels, strength, class_weights)
         weight = weight / spread  # the scaling becomes part of the head
         bias = bias - weight @ mean
         logits = validation.join(held @ weight.T + bias)
@@ -86,7 +88,7 @@ def probe(
 
 
 def _fit(
-    task: Classification, states: np.ndarray, labels: np.ndarray, strength: float
+    task: Classification, states: np.ndarray, labels: np.ndarray, strength: float, class_weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weight (outputs, width) and bias (outputs,) of a linear model."""
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -95,7 +97,8 @@ def _fit(
         model = Ridge(alpha=1 / strength).fit(states, labels)
         return model.coef_[None], np.asarray([model.intercept_])
     if task.kind == "multi":
-        pairs = [_one_against_rest(states, column, strength) for column in labels.T]
+        weights = np.ones(labels.shape[1]) if class_weights is None else class_weights
+        pairs = [_one_against_rest(states, c, strength, w) for c, w in zip(labels.T, weights, strict=True)]
         return np.stack([weight for weight, _ in pairs]), np.asarray([bias for _, bias in pairs])
     # a class that training lacks (a teacher may know it) keeps a head that never wins
     weight = np.zeros((len(task.labels), states.shape[1]))
@@ -104,7 +107,8 @@ def _fit(
     if len(seen) == 1:
         bias[seen] = 0.0
         return weight, bias
-    model = LogisticRegression(C=strength, max_iter=2000).fit(states, labels)
+    of_rows = None if class_weights is None else class_weights[labels]
+    model = LogisticRegression(C=strength, max_iter=2000).fit(states, labels, sample_weight=of_rows)
     found, at = model.coef_, model.intercept_
     if len(seen) == 2:  # one column for two classes: split it into two logits
         found, at = np.concatenate([-found, found]) / 2, np.concatenate([-at, at]) / 2
@@ -112,11 +116,14 @@ def _fit(
     return weight, bias
 
 
-def _one_against_rest(states: np.ndarray, column: np.ndarray, strength: float) -> tuple[np.ndarray, float]:
+def _one_against_rest(
+    states: np.ndarray, column: np.ndarray, strength: float, positive: float
+) -> tuple[np.ndarray, float]:
     """Fit one label of several; of a label that every row has, or none, all that can be learned is that."""
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(column)) == 1:
         return np.zeros(states.shape[1]), -_NEVER if column[0] else _NEVER
-    model = LogisticRegression(C=strength, max_iter=2000).fit(states, column)
+    of_rows = np.where(column > 0, positive, 1.0)
+    model = LogisticRegression(C=strength, max_iter=2000).fit(states, column, sample_weight=of_rows)
     return model.coef_[0], float(model.intercept_[0])
