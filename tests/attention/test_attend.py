@@ -16,6 +16,7 @@ from louver.attention import (
     SelfAttention,
     attend,
     choose,
+    cuts,
     from_additive,
     from_zero_one,
     gathered,
@@ -34,7 +35,19 @@ PATTERNS = [
     "causal & window(100)",
     "causal",
     "global(3)",
+    "strided(16)",
+    "strided(7, local=2) | global(1)",
+    "causal & strided(32)",
+    "strided(8, local=0)",
+    "random(16)",
+    "bigbird(32, random=2)",
+    "window2d(14)",
+    "prefix(16) & window(20)",
+    "window(40) & kept(0.4, seed=3)",
+    "causal & global(positions=[200])",
+    "heads({1: window(9) | global(2), inf: blocks(16)})",
 ]
+"""Every word that a plain pattern may have, and compositions whose parts meet in odd places."""
 
 
 def inputs(
@@ -109,19 +122,19 @@ def test_backends_equal_the_reference_forward_and_backward(pattern: str, impl: s
                 assert torch.isfinite(a).all()
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_copies_equal_parts(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pattern", [p for p in PATTERNS if "strided" not in p])
+def test_copies_equal_pieces(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other devices, dropout and graphs take, beside what a CPU takes."""
     for tokens in (1, 64, 129, 300):
         for side in (None, "right", "left"):
             q, k, v = inputs(3, 2, tokens)
             padding = padded(tokens, side)
             monkeypatch.undo()
-            parts = attend(q, k, v, pattern, padding=padding, impl="gathered")
+            pieces = attend(q, k, v, pattern, padding=padding, impl="gathered")
             monkeypatch.setattr(joined, "available", lambda *_: False)
             copies = attend(q, k, v, pattern, padding=padding, impl="gathered")
-            assert gap(parts, copies) < 1e-5, (tokens, side)
-            for a, b in zip(*(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (parts, copies)), strict=True):
+            assert gap(pieces, copies) < 1e-5, (tokens, side)
+            for a, b in zip(*(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (pieces, copies)), strict=True):
                 assert gap(a, b) < 1e-4, (tokens, side)
 
 
@@ -153,24 +166,29 @@ def test_what_inference_kept_serves_training() -> None:
     assert all(gap(a, b) < 1e-4 for a, b in zip(got, wanted, strict=True))
 
 
-def test_parts_are_one_softmax() -> None:
-    """Three places, one of them hidden from some queries: the same as all keys in one place."""
-    q, k, v = (x.transpose(1, 2) for x in inputs(2, 3, 128))
-    near = (torch.arange(64)[:, None] + 32 >= torch.arange(96)) & (torch.arange(96) >= 32)
-    parts = (
-        joined.Windows(64, torch.where(near, 0.0, -1e9), 32, 0),
-        joined.Columns(torch.tensor([3, 70]), torch.where(torch.arange(128) > 100, 0.0, -1e9)[:, None]),
-    )
-    seen = torch.zeros(128, 128, dtype=torch.bool)
-    for block in (0, 64):
-        seen[block : block + 64, block : block + 64] = near[:, 32:]
-    seen[101:, 3] = seen[101:, 70] = True
-    scores = (q.transpose(1, 2) @ k.permute(0, 2, 3, 1)) * 0.3
-    twice = torch.zeros(128, 128)
-    twice[101:, 70] = near[37:, 32 + 6].float()  # key 70 stands in both parts for these
-    weights = scores.exp() * (seen + twice)
-    expected = (weights / weights.sum(-1, keepdim=True)) @ v.transpose(1, 2)
-    assert gap(joined.joined(q, k, v, parts, 0.3).transpose(1, 2), expected) < 1e-5
+def test_one_text_leaves_its_neighbours_alone() -> None:
+    """Infinite values of one text must not reach another of the batch, not even times zero."""
+    q, k, v = (x.detach().clone() for x in inputs(2, 3, 256))
+    v[0, :, -1] = float("inf")
+    for impl in ("reference", "dense", "gathered"):
+        assert attend(q, k, v, "window(20) | global(1)", impl=impl)[1].isfinite().all()
+
+
+def test_cuts_share_masks_and_keep_within_their_budget() -> None:
+    whole = cuts.cut(parse("window(128) | global(1)"), 4096, torch.float32, torch.device("cpu"))
+    near = [piece for piece in whole.pieces if isinstance(piece, joined.Windows)]
+    assert len(near) <= 12  # eight chunks, and what is special at both ends
+    assert sum(piece.mask is not None and len(piece.mask) > 1 for piece in near) <= 3
+    assert whole.bytes < 1 << 20
+    blockwise = cuts.cut(parse("blocks(64, neighbours=3)"), 2048, torch.float32, torch.device("cpu"))
+    assert all(isinstance(piece, joined.Windows) for piece in blockwise.pieces)
+    assert any(piece.mask is None for piece in blockwise.pieces)
+    store = cuts._Store(budget=3 * whole.bytes)
+    for key in range(9):
+        store.put((key,), whole)
+    assert len(store.cuts) == 3
+    assert store.get((8,)) is whole
+    assert store.get((0,)) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -271,6 +289,73 @@ def test_extra_global_tokens() -> None:
     assert gap(found, attend(q, k, v, "window(3) | global(positions=[17])", impl="reference")) < 1e-5
 
 
+@pytest.mark.parametrize("impl", ["auto", "dense", "gathered"])
+def test_documents_and_extra_globals_together(impl: str) -> None:
+    """Packed texts of all lengths, padding behind them, extra global tokens in some; the oracle is each text alone."""
+    q, k, v = inputs(2, 2, 150)
+    documents = torch.tensor([[3] * 90 + [1] + [7] * 40 + [2] * 19, [0] * 10 + [1] * 60 + [2] * 80])
+    padding = torch.ones(2, 150, dtype=torch.bool)
+    padding[1, 120:] = False
+    extra = torch.zeros(2, 150, dtype=torch.bool)
+    extra[0, 40] = extra[0, 140] = extra[1, 69] = True
+    pattern = "window(4) | global(1)"
+    found = attend(q, k, v, pattern, padding=padding, documents=documents, global_tokens=extra, impl=impl)
+    for row, start, stop in (
+        (0, 0, 90),
+        (0, 90, 91),
+        (0, 91, 131),
+        (0, 131, 150),
+        (1, 0, 10),
+        (1, 10, 70),
+        (1, 70, 120),
+    ):
+        part = slice(start, stop)
+        alone = attend(
+            q[row : row + 1, :, part],
+            k[row : row + 1, :, part],
+            v[row : row + 1, :, part],
+            pattern,
+            global_tokens=extra[row : row + 1, part],
+            impl="reference",
+        )
+        assert gap(found[row : row + 1, :, part], alone) < 1e-5
+    assert not found[1, :, 120:].any()
+    expected = attend(q, k, v, pattern, padding=padding, documents=documents, global_tokens=extra, impl="reference")
+    wanted, got = (torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (expected, found))
+    assert all(gap(a, b) < 1e-4 for a, b in zip(got, wanted, strict=True))
+
+
+def test_packed_documents_choose_by_their_own_length() -> None:
+    q, k, v = inputs(1, 2, 60)
+    documents = torch.tensor([[0] * 12 + [1] * 48])
+    pattern = "by_length({20: full, inf: window(3)})"
+    found = attend(q, k, v, pattern, documents=documents)
+    for part, plain in ((slice(0, 12), "full"), (slice(12, 60), "window(3)")):
+        assert gap(found[:, :, part], attend(q[:, :, part], k[:, :, part], v[:, :, part], plain)) < 1e-5
+
+
+def test_heads_equal_heads_by_themselves() -> None:
+    q, k, v = inputs(2, 6, 70)
+    padding = torch.arange(70) < torch.tensor([[70], [33]])
+    found = attend(q, k, v, "heads({1: full, 3: blocks(8), 4: full, inf: window(2)})", padding=padding)
+    for head, plain in enumerate(("full", "blocks(8)", "blocks(8)", "full", "window(2)", "window(2)")):
+        one = slice(head, head + 1)
+        assert gap(found[:, one], attend(q[:, one], k[:, one], v[:, one], plain, padding=padding)) < 1e-5
+    mask = torch.rand(1, 6, 70, 70) > 0.3
+    _, weights = attend(q, k, v, "heads({3: full, inf: window(2)})", mask=mask, return_weights=True)
+    assert weights.shape == (2, 6, 70, 70)
+    assert not (weights * ~mask).any()
+
+
+def test_random_blocks_go_by_each_texts_own_length() -> None:
+    q, k, v = inputs(2, 2, 200)
+    padding = torch.arange(200) < torch.tensor([[200], [90]])
+    for impl in ("reference", "dense", "gathered"):
+        found = attend(q, k, v, "random(16, seed=5)", padding=padding, impl=impl)
+        alone = attend(q[1:, :, :90], k[1:, :, :90], v[1:, :, :90], "random(16, seed=5)", impl="reference")
+        assert gap(found[1:, :, :90], alone) < 1e-5
+
+
 def test_weights_are_returned_by_the_reference() -> None:
     q, k, v = inputs(1, 2, 12)
     out, weights = attend(q, k, v, "window(2)", return_weights=True)
@@ -309,17 +394,13 @@ def test_auto_tells_its_choice() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"impl": "fast"}, "unknown impl 'fast'; expected one of: auto, dense, gathered, reference"),
+        ({"impl": "fast"}, "unknown impl 'fast'; did you mean 'flash'"),
         ({"pattern": "full", "impl": "gathered"}, "has nothing to leave out of full attention"),
         ({"padding": torch.ones(1, 5)}, "padding must be bool with True = real token, got torch.float32"),
         ({"padding": torch.ones(1, 5, dtype=torch.bool)}, r"padding must have shape \(batch, tokens\) = \(1, 6\)"),
         ({"padding": torch.tensor([[True, False, True, True, True, True]])}, "padding mask has a hole in row 0"),
         ({"mask": torch.zeros(1, 1, 6, 6)}, "mask must be bool"),
         ({"mask": torch.ones(1, 1, 6, 6, dtype=torch.bool), "impl": "gathered"}, "takes neither a general mask"),
-        (
-            {"documents": torch.zeros(1, 6, dtype=torch.int64), "impl": "gathered"},
-            "takes neither documents nor global_tokens",
-        ),
         (
             {"documents": torch.zeros(1, 3, dtype=torch.int64)},
             r"documents must be torch.int64 \(batch, tokens\) = \(1, 6\)",
@@ -352,12 +433,18 @@ def test_refused_shapes_and_patterns() -> None:
     with pytest.raises(OptionError, match="left padding goes with neither mask"):
         attend(q, k, v, "window(2)", padding=left, return_weights=True)
     both, real = inputs(2, 1, 6), torch.arange(6) < torch.tensor([[2], [6]])
-    with pytest.raises(OptionError, match="weights of a batch with several by_length branches"):
+    with pytest.raises(OptionError, match="weights of a batch whose rows differ in pattern"):
         attend(*both, "by_length({3: full, inf: window(2)})", padding=real, return_weights=True)
     with pytest.raises(PatternError, match="depends on the layer"):
         attend(q, k, v, "every(2, full, else_=window(2))")
-    with pytest.raises(PatternError, match="by_length cannot be used with packed documents"):
-        attend(q, k, v, "by_length({3: full, inf: window(2)})", documents=torch.zeros(1, 6, dtype=torch.int64))
+    packed = torch.zeros(1, 6, dtype=torch.int64)
+    with pytest.raises(PatternError, match="by_length on packed documents goes with neither mask nor weights"):
+        attend(q, k, v, "by_length({3: full, inf: window(2)})", documents=packed, return_weights=True)
+    every_pair = torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    with pytest.raises(OptionError, match="takes neither a general mask"):
+        attend(q, k, v, "window(2)", documents=packed, mask=every_pair, impl="gathered")
+    with pytest.raises(OptionError, match="reads strides only on CPUs, in float32 or bfloat16, without dropout"):
+        attend(q.double(), k.double(), v.double(), "strided(2)", impl="gathered")
 
 
 def test_mask_conversions() -> None:
@@ -402,12 +489,15 @@ def test_public_name_and_capabilities() -> None:
         "reference": (True, True, True),
         "dense": (True, True, False),
         "gathered": (False, False, False),
+        "chunked": (True, False, True),
+        "flex": (False, False, False),
+        "flash": (False, False, False),
     }
 
 
 def test_gathered_reads_no_block_without_a_pair() -> None:
     """`Blocks` reaches farther at one end of a block than at the other: a band would read five blocks for three."""
-    plan = gathered._make_plan(parse("blocks(128)"), 8, torch.device("cpu"))
+    plan = gathered._make_plan(parse("blocks(128)"), 1024, torch.device("cpu"))
     assert plan.table_NW is not None
     assert plan.table_NW.shape == (8, 3)
-    assert gathered._make_plan(parse("window(128)"), 8, torch.device("cpu")).band == (1, 1)
+    assert gathered._make_plan(parse("window(128)"), 1024, torch.device("cpu")).band == (1, 1)

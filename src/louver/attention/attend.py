@@ -8,6 +8,7 @@ Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal, overload
@@ -15,16 +16,19 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from louver.attention import dense, gathered, reference
+from louver.attention import chunked, dense, flash, flex, gathered, reference
 from louver.attention.padding import Padding
 from louver.attention.request import Backend, Request
 from louver.errors import OptionError, PatternError, unknown
-from louver.patterns import ByLength, Every, Full, Pattern, parse
+from louver.patterns import ByLength, Every, Full, Global, Heads, Pattern, is_length_free, parse
 
 BACKENDS: dict[str, Backend] = {
     "reference": reference.BACKEND,
     "dense": dense.BACKEND,
     "gathered": gathered.BACKEND,
+    "chunked": chunked.BACKEND,
+    "flex": flex.BACKEND,
+    "flash": flash.BACKEND,
 }
 
 EXPORT_LIMIT: ContextVar[int | None] = ContextVar("EXPORT_LIMIT", default=None)
@@ -78,7 +82,7 @@ def attend(
     scale: float | None = ...,
     dropout: float = ...,
     training: bool = ...,
-    return_weights: Literal[True],
+    return_weights: Literal[True] | Sequence[int],
     impl: str = ...,
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -96,7 +100,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     training: bool = False,
-    return_weights: bool = False,
+    return_weights: bool | Sequence[int] = False,
     impl: str = "auto",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend along a pattern.
@@ -105,17 +109,18 @@ def attend(
         q_BHTD: queries (batch, heads, tokens, head dim).
         k_BHSD: keys.
         v_BHSD: values.
-        pattern: a pattern or its string; `by_length` picks for each row by its own real tokens.
+        pattern: a pattern or its string; `by_length` picks for each row by its own real tokens, `heads` for each head.
         padding: bool (batch, tokens), True = real token, right or left padded; positions count from the first real one.
             It holds for queries and keys alike; in cross-attention give real keys as a `mask`.
         mask: bool (B|1, H|1, T, S), True = may attend; meets the pattern.
-        documents: (B, T) document number of each token of packed sequences; only the same document is seen, and
-            positions count from its first token.
+        documents: int64 (B, T), document number of each token of packed sequences; only the same document is seen, and
+            positions, lengths and `by_length` are those of the document. Its tokens stand together.
         global_tokens: bool (B, T), tokens that see and are seen by everybody, beside the pattern's own.
         scale: factor on the products; D ** -0.5 if None.
         dropout: probability that a weight is dropped while `training`.
         training: whether dropout is on.
-        return_weights: also return the softmax weights (B, H, T, S); needs impl "reference", which auto then takes.
+        return_weights: also return the softmax weights (B, H, T, S); or those of the heads that are named, in bounded
+            memory beside them ("chunked").
         impl: "auto", or the name of a backend.
 
     Returns:
@@ -142,24 +147,33 @@ def attend(
         mask_BHTS=mask,
         documents_BT=documents,
         global_BT=global_tokens,
-        return_weights=return_weights,
+        return_weights=return_weights is not False,
+        weights_of=None if isinstance(return_weights, bool) else _heads(return_weights, q_BHTD.shape[1]),
     )
-    out_BHTD, weights_BHTS = _by_side(request, checked, impl)
-    if return_weights:
+    out_BHTD, weights_BHTS = _by_document(request, checked, impl)
+    if request.return_weights:
         assert weights_BHTS is not None
         return out_BHTD, weights_BHTS
     return out_BHTD
+
+
+def _heads(wanted: Sequence[int], heads: int) -> tuple[int, ...]:
+    if not wanted or min(wanted) < 0 or max(wanted) >= heads:
+        raise OptionError(f"return_weights names heads within 0…{heads - 1}, got {list(wanted)}")
+    return tuple(wanted)
 
 
 def choose(request: Request) -> Choice:
     """Say which backend ``impl="auto"`` takes for a request, and why."""
     tokens = request.q_BHTD.shape[2]
     if request.return_weights:
-        return Choice("reference", "only the reference returns weights")
+        if request.weights_of is not None:
+            return Choice("chunked", "returns weights of some heads in bounded memory")
+        return Choice("reference", "returns all weights")
     if isinstance(request.pattern, Full):
         return Choice("dense", "every pair is allowed")
-    if request.mask_BHTS is not None or request.documents_BT is not None or request.global_BT is not None:
-        return Choice("dense", "gathered takes no general mask, documents or extra global tokens")
+    if request.mask_BHTS is not None or request.documents_BT is not None:
+        return Choice("dense", "only dense takes a general mask")
     if torch.compiler.is_exporting():
         return choose_for_export(request.pattern, EXPORT_LIMIT.get())
     pairs = request.pattern.layout(tokens, gathered.BLOCK).computed_pairs
@@ -171,8 +185,9 @@ def choose_for_export(pattern: Pattern, limit: int | None) -> Choice:
     """Say which backend goes into a graph for every length up to `limit`."""
     if isinstance(pattern, Full):
         return Choice("dense", "every pair is allowed")
-    if pattern.bounds() is None:
-        return Choice("dense", "no bounds that hold at every length")
+    bounds = pattern.bounds()
+    if bounds is None or not bounds.banded:
+        return Choice("dense", "no band that holds at every length")
     if limit is not None and limit <= _DENSE_UP_TO:
         return Choice("dense", f"reads {limit} tokens at most")
     return Choice("gathered", "bounded at every length")
@@ -226,8 +241,10 @@ def _check_batch(
             raise OptionError(
                 f"{name} must be {kind} (batch, tokens) = ({batch}, {tokens}), got {given.dtype} {tuple(given.shape)}"
             )
-    if documents is not None and any(isinstance(part, ByLength) for part in pattern.walk()):
-        raise PatternError("by_length cannot be used with packed documents; pass the pattern of one branch")
+    if documents is not None:
+        row = _scattered_document(documents)
+        if row is not None:
+            raise OptionError(f"a document of row {row} comes in several stretches; its tokens must stand together")
     if mask is not None and (
         mask.dtype is not torch.bool
         or mask.ndim != 4
@@ -242,6 +259,76 @@ def _check_batch(
     if padding is None or isinstance(padding, Padding):
         return padding
     return Padding.read(padding, batch, keys)
+
+
+def _scattered_document(documents_BT: Tensor) -> int | None:
+    """Return the first row in which a document's number comes again after another's."""
+    for row, numbers in enumerate(documents_BT):
+        stretches = torch.unique_consecutive(numbers)
+        if len(stretches) != len(torch.unique(stretches)):
+            return row
+    return None
+
+
+def _is_native(request: Request, impl: str) -> bool:
+    """Say whether documents and extra global tokens go to the backend as they are, in a mask of all pairs."""
+    if request.mask_BHTS is not None or request.return_weights:
+        return True  # both are laid out by the whole row
+    return impl != "auto" and BACKENDS[impl].documents
+
+
+def _by_document(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
+    """Give every document of packed sequences a row of its own, documents of similar length together, and put back."""
+    if request.documents_BT is None:
+        return _by_side(request, padding, impl)
+    if _is_native(request, impl):
+        if any(isinstance(part, ByLength) for part in request.pattern.walk()):
+            raise PatternError("by_length on packed documents goes with neither mask nor weights, nor with this impl")
+        return _by_side(request, padding, impl)
+    batch, heads, tokens, width = request.q_BHTD.shape
+    device = request.q_BHTD.device
+    flat = [x.transpose(1, 2).flatten(0, 1) for x in (request.q_BHTD, request.k_BHSD, request.v_BHSD)]
+    globals_X = None if request.global_BT is None else request.global_BT.flatten()
+    out_XHD = flat[2].new_zeros(batch * tokens, heads, width)
+    for documents in _similar(_documents(request.documents_BT, padding)):
+        lengths_N = torch.tensor([stop - start for start, stop in documents], device=device)
+        starts_N = torch.tensor([start for start, _ in documents], device=device)
+        within_T = torch.arange(int(lengths_N.max()), device=device)
+        real_NT = within_T < lengths_N[:, None]
+        index_NT = torch.where(real_NT, starts_N[:, None] + within_T, starts_N[:, None])
+        q_NHTD, k_NHTD, v_NHTD = (x[index_NT].transpose(1, 2) for x in flat)
+        alone = replace(
+            request,
+            q_BHTD=q_NHTD,
+            k_BHSD=k_NHTD,
+            v_BHSD=v_NHTD,
+            documents_BT=None,
+            global_BT=None if globals_X is None else globals_X[index_NT] & real_NT,
+        )
+        found, _ = _by_branch(alone, Padding.of_lengths(lengths_N, len(within_T)), impl)
+        out_XHD = out_XHD.index_copy(0, index_NT[real_NT], found.transpose(1, 2)[real_NT])
+    return out_XHD.view(batch, tokens, heads, width).transpose(1, 2), None
+
+
+def _documents(documents_BT: Tensor, padding: Padding | None) -> list[tuple[int, int]]:
+    """Return where each document starts and stops, counted over all rows behind each other; padding has none."""
+    batch, tokens = documents_BT.shape
+    found: list[tuple[int, int]] = []
+    for row in range(batch):
+        first, last = (0, tokens) if padding is None else padding.span(row)
+        place = row * tokens + first
+        for count in torch.unique_consecutive(documents_BT[row, first:last], return_counts=True)[1].tolist():
+            found.append((place, place + count))
+            place += count
+    return found
+
+
+def _similar(documents: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Group documents so that none is padded to more than twice its length."""
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for start, stop in documents:
+        groups.setdefault((stop - start).bit_length(), []).append((start, stop))
+    return list(groups.values())
 
 
 def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
@@ -267,23 +354,36 @@ def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tens
 
 
 def _by_branch(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
-    """Split the batch by the branches of `by_length`, compute each at its own longest row, and join."""
-    if not any(isinstance(part, ByLength) for part in request.pattern.walk()):
-        return _run(request, padding, impl)
+    """Split the batch where rows have patterns of their own, compute each at its own longest row, and join.
+
+    Rows differ by the branch of `by_length`, by their extra global tokens, which become part of the row's pattern, and
+    by their length if the pattern depends on it.
+    """
+    split_globals = request.global_BT is not None and not _is_native(request, impl)
+    by_length = any(isinstance(part, ByLength) for part in request.pattern.walk())
+    if not by_length and not split_globals and is_length_free(request.pattern):
+        return _by_head(request, padding, impl)
     batch, _, tokens, _ = request.q_BHTD.shape
     if torch.compiler.is_exporting():
         raise PatternError("a graph holds one branch of by_length; export each pattern.at(length) by itself")
     lengths = [tokens] * batch if padding is None else padding.lengths_B.tolist()
-    branches: dict[Pattern, list[int]] = {}
+    groups: dict[tuple[Pattern, int], list[int]] = {}
     for row, length in enumerate(lengths):
-        branches.setdefault(request.pattern.at(length), []).append(row)
-    if len(branches) == 1:
-        return _run(replace(request, pattern=next(iter(branches))), padding, impl)
+        pattern = request.pattern.at(length)
+        if split_globals:
+            assert request.global_BT is not None
+            pattern = _with_globals(pattern, request.global_BT[row, :length])
+        groups.setdefault((pattern, 0 if is_length_free(pattern) else length), []).append(row)
+    if split_globals:
+        request = replace(request, global_BT=None)
+    if len(groups) == 1:
+        ((pattern, _),) = groups
+        return _by_head(replace(request, pattern=pattern), padding, impl)
     if request.return_weights:
-        raise OptionError("weights of a batch with several by_length branches differ in shape; pass one branch's texts")
-    assert padding is not None  # without padding all rows are equally long
+        raise OptionError("weights of a batch whose rows differ in pattern differ in shape; pass one row at a time")
+    assert padding is not None or split_globals  # without padding all rows are equally long
     out_BHTD = torch.zeros_like(request.v_BHSD)
-    for pattern, rows in branches.items():
+    for (pattern, _), rows in groups.items():
         index = torch.tensor(rows, device=out_BHTD.device)
         longest = max(1, *(lengths[row] for row in rows)) if len(rows) > 1 else max(1, lengths[rows[0]])
         part = replace(
@@ -295,10 +395,47 @@ def _by_branch(request: Request, padding: Padding | None, impl: str) -> tuple[Te
             mask_BHTS=_rows_of(request.mask_BHTS, index, longest),
             global_BT=request.global_BT[index, :longest] if request.global_BT is not None else None,
         )
-        found, _ = _run(part, padding.rows(rows, longest), impl)
+        found, _ = _by_head(part, None if padding is None else padding.rows(rows, longest), impl)
         missing = tokens - longest
         out_BHTD = out_BHTD.index_copy(0, index, torch.nn.functional.pad(found, (0, 0, 0, missing)))
     return out_BHTD, None
+
+
+def _with_globals(pattern: Pattern, global_T: Tensor) -> Pattern:
+    positions = tuple(global_T.nonzero()[:, 0].tolist())
+    return pattern | Global(positions=positions) if positions and not isinstance(pattern, Full) else pattern
+
+
+def _by_head(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
+    """Split the heads where `heads` gives them patterns of their own, and join."""
+    if not any(isinstance(part, Heads) for part in request.pattern.walk()):
+        return _run(request, padding, impl)
+    if request.weights_of is not None:
+        raise OptionError("weights of chosen heads do not go with heads({…}); ask for all, or for one head's pattern")
+    groups: dict[Pattern, list[int]] = {}
+    for head in range(request.q_BHTD.shape[1]):
+        groups.setdefault(request.pattern.resolve(0, head), []).append(head)
+    outs, weights = [], []
+    for pattern, heads in groups.items():  # neighbours, for limits rise; two groups of one pattern are joined
+        index = torch.tensor(heads, device=request.q_BHTD.device)
+        mask = request.mask_BHTS
+        part = replace(
+            request,
+            pattern=pattern,
+            q_BHTD=request.q_BHTD.index_select(1, index),
+            k_BHSD=request.k_BHSD.index_select(1, index),
+            v_BHSD=request.v_BHSD.index_select(1, index),
+            mask_BHTS=mask if mask is None or mask.shape[1] == 1 else mask.index_select(1, index),
+        )
+        out, weight = _run(part, padding, impl)
+        outs.append(out)
+        weights.append(weight)
+    order = [head for heads in groups.values() for head in heads]
+    back = torch.tensor(sorted(range(len(order)), key=order.__getitem__), device=request.q_BHTD.device)
+    joined_BHTS = None
+    if request.return_weights:
+        joined_BHTS = torch.cat([w for w in weights if w is not None], 1).index_select(1, back)
+    return torch.cat(outs, 1).index_select(1, back), joined_BHTS
 
 
 def _rows_of(mask_BHTS: Tensor | None, index: Tensor, longest: int) -> Tensor | None:
@@ -320,9 +457,12 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
     if not backend.any_mask and (request.mask_BHTS is not None or request.q_BHTD.shape[2] != request.k_BHSD.shape[2]):
         raise OptionError(f"impl {name!r} takes neither a general mask nor cross-attention; use 'dense' or 'auto'")
     if not backend.documents and (request.documents_BT is not None or request.global_BT is not None):
-        raise OptionError(f"impl {name!r} takes neither documents nor global_tokens; use 'dense' or 'auto'")
+        raise OptionError(f"impl {name!r} takes no mask beside documents or global_tokens; use 'dense' or 'auto'")
     if request.return_weights and not backend.weights:
-        raise OptionError(f"impl {name!r} does not return weights; use 'reference' or 'auto'")
+        raise OptionError(f"impl {name!r} does not return weights; use 'reference', 'chunked' or 'auto'")
+    refused = backend.refusal(request)
+    if refused is not None:
+        raise OptionError(f"impl {name!r} {refused}; use 'dense' or 'auto'")
     out_BHTD, weights_BHTS = backend.compute(request)
     if padding is not None and not padding.whole and request.q_BHTD.shape[2] == padding.mask_BT.shape[1]:
         out_BHTD = out_BHTD.masked_fill(~padding.mask_BT[:, None, :, None], 0.0)

@@ -25,15 +25,29 @@ def compute(request: Request) -> tuple[Tensor, None]:
         documents_BT=request.documents_BT,
         global_BT=request.global_BT,
     )
-    blind_BHT1 = None
-    if mask_BHTS is not None:
-        # A row without keys is NaN in some kernels: let it see everything, then clear it.
-        blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
-        mask_BHTS = mask_BHTS | blind_BHT1
-    out_BHTD = fused(request.q_BHTD, request.k_BHSD, request.v_BHSD, mask_BHTS, request.scale, request.dropout)
-    if blind_BHT1 is not None:
-        out_BHTD = out_BHTD.masked_fill(blind_BHT1, 0.0)
-    return out_BHTD, None
+    found = attend_masked(request.q_BHTD, request.k_BHSD, request.v_BHSD, mask_BHTS, request.scale, request.dropout)
+    return found, None
+
+
+def attend_masked(
+    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask_BHTS: Tensor | None, scale: float, dropout: float
+) -> Tensor:
+    """Call SDPA so that a query that sees nothing gets zeros.
+
+    Args:
+        q_BHTD: queries.
+        k_BHSD: keys.
+        v_BHSD: values.
+        mask_BHTS: bool that broadcasts, True = may attend; None for every pair.
+        scale: factor on the products.
+        dropout: probability that a weight is dropped.
+    """
+    if mask_BHTS is None:
+        return fused(q_BHTD, k_BHSD, v_BHSD, None, scale, dropout)
+    # A row without keys is NaN in some kernels: let it see everything, then clear it.
+    blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
+    out_BHTD = fused(q_BHTD, k_BHSD, v_BHSD, mask_BHTS | blind_BHT1, scale, dropout)
+    return out_BHTD.masked_fill(blind_BHT1, 0.0)
 
 
 BACKEND = Backend(compute, any_mask=True, documents=True, weights=False)

@@ -22,16 +22,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from louver.attention import joined
-from louver.attention.kernel import UNSEEN, fused
+from louver.attention.cuts import cut
+from louver.attention.kernel import fused
 from louver.attention.request import Backend, Request
 from louver.errors import OptionError
-from louver.patterns import Bounds, Full, Pattern
+from louver.patterns import Bounds, Full, Pattern, is_length_free
 
 BLOCK = 128
 """Tokens a block of copied keys: 128 beat 64 on CPUs, where the copies and calls cost more than the masked pairs."""
-
-QUERIES = 64
-"""Queries a block where keys are views: less than half of a window's block is masked, and the kernel still has work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +53,22 @@ class Plan:
     mask_NQK: Tensor
 
 
-def _make_plan(pattern: Pattern, blocks: int, device: torch.device) -> Plan:
+def _make_plan(pattern: Pattern, length: int, device: torch.device) -> Plan:
+    blocks = -(-length // BLOCK)
     bounds = pattern.bounds()
-    band = None if bounds is None else (-(-bounds.left // BLOCK), -(-bounds.right // BLOCK))
+    banded = bounds is not None and bounds.banded
+    band = (-(-bounds.left // BLOCK), -(-bounds.right // BLOCK)) if bounds is not None and banded else None
     table_NW: Tensor | None = None
     index_N1 = torch.arange(blocks, device=device)[:, None]
     if not torch.compiler.is_exporting():
-        layout = pattern.layout(blocks * BLOCK, BLOCK)
+        layout = pattern.layout(length, BLOCK)
         # a band is cheaper to read than a table, but it may hold blocks without a pair: `Blocks` reaches farther at
         # one end of its block than at the other
         if band is None or layout.key_blocks.shape[1] < sum(band) + 1:
             bounds = Bounds(0, 0, layout.columns, layout.rows)
             band, table_NW = None, torch.from_numpy(layout.key_blocks).to(device)
-    if bounds is None:
-        raise OptionError(f"{pattern} has no bounds, so no graph can gather it at every length; export it dense")
+    if bounds is None or (table_NW is None and band is None):
+        raise OptionError(f"{pattern} is no band, so no graph can gather it at every length; export it dense")
     if table_NW is None:
         assert band is not None
         numbers_NW = index_N1 + torch.arange(-band[0], band[1] + 1, device=device)
@@ -79,13 +79,13 @@ def _make_plan(pattern: Pattern, blocks: int, device: torch.device) -> Plan:
     within_Q = torch.arange(BLOCK, device=device)
     local_NK = (numbers_NW[:, :, None] * BLOCK + within_Q).flatten(1)
     queries_NQ1 = (index_N1 * BLOCK + within_Q)[:, :, None]
-    mask_NQK = pattern.allows(queries_NQ1, local_NK[:, None, :], blocks * BLOCK)
-    mask_NQK = mask_NQK & ((local_NK >= 0) & (local_NK < blocks * BLOCK))[:, None, :]
+    mask_NQK = pattern.allows(queries_NQ1, local_NK[:, None, :], length)
+    mask_NQK = mask_NQK & ((local_NK >= 0) & (local_NK < length))[:, None, :]
     positions_NK = local_NK
     if bounds.columns:
         is_column_NK = (local_NK[:, :, None] == columns_C).any(-1)
-        shared_NQC = pattern.allows(queries_NQ1, columns_C[None, None, :], blocks * BLOCK)
-        shared_NQC = (shared_NQC & (columns_C < blocks * BLOCK)).expand(blocks, BLOCK, len(bounds.columns))
+        shared_NQC = pattern.allows(queries_NQ1, columns_C[None, None, :], length)
+        shared_NQC = (shared_NQC & (columns_C < length)).expand(blocks, BLOCK, len(bounds.columns))
         mask_NQK = torch.cat([mask_NQK & ~is_column_NK[:, None, :], shared_NQC], -1)
         positions_NK = torch.cat([local_NK, columns_C.expand(blocks, -1)], 1)
     return Plan(band, table_NW, columns_C, rows_R, positions_NK, mask_NQK)
@@ -98,11 +98,12 @@ _kept_plan = lru_cache(maxsize=16)(_make_plan)
 def _plan(request: Request, blocks: int) -> Plan:
     """Return the plan that an earlier layer, or an earlier call of this length, made."""
     pattern, device = request.pattern, request.q_BHTD.device
+    length = blocks * BLOCK if is_length_free(pattern) else request.q_BHTD.shape[2]
     if not torch.compiler.is_compiling():
-        return _kept_plan(pattern, blocks, device)
+        return _kept_plan(pattern, length, device)
     if request.padding is None:
-        return _make_plan(pattern, blocks, device)
-    return request.padding.keep((pattern, "plan"), lambda: _make_plan(pattern, blocks, device))
+        return _make_plan(pattern, length, device)
+    return request.padding.keep((pattern, "plan"), lambda: _make_plan(pattern, length, device))
 
 
 def _mask(plan: Plan, batch: int, tokens: int, missing: bool, lengths_B: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -140,111 +141,32 @@ def _gather(x_BNQHD: Tensor, x_BTHD: Tensor, plan: Plan) -> Tensor:
     return gathered.reshape(batch * blocks, *gathered.shape[2:]).transpose(1, 2)
 
 
+def refusal(request: Request) -> str | None:
+    """Say what cannot be gathered."""
+    if isinstance(request.pattern, Full):
+        return "has nothing to leave out of full attention"
+    bounds = request.pattern.bounds()
+    if bounds is not None and bounds.stride and not joined.available(request.q_BHTD, request.dropout):
+        return "reads strides only on CPUs, in float32 or bfloat16, without dropout"
+    return None
+
+
 def compute(request: Request) -> tuple[Tensor, None]:
     """Compute the allowed pairs block by block; see the module's text."""
-    if isinstance(request.pattern, Full):
-        raise OptionError("impl 'gathered' has nothing to leave out of full attention; use 'dense' or 'auto'")
     if joined.available(request.q_BHTD, request.dropout):
-        out_BHTD, rows_R = _by_parts(request)
-    else:
-        out_BHTD, rows_R = _by_copies(request)
+        return _by_pieces(request), None
+    out_BHTD, rows_R = _by_copies(request)
     return (_with_rows(out_BHTD, request, rows_R) if len(rows_R) else out_BHTD), None
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """A pattern cut into parts for texts of one shape.
-
-    Attributes:
-        parts: keys near the queries, then the columns if there are any.
-        blind_BT: queries that see nothing; None if there are none.
-        rows_R: positions of the global queries.
-    """
-
-    parts: tuple[joined.Part, ...]
-    blind_BT: Tensor | None
-    rows_R: Tensor
-
-
-def _by_parts(request: Request) -> tuple[Tensor, Tensor]:
+def _by_pieces(request: Request) -> Tensor:
     """Compute windows as views and columns apart, in one softmax; for kernels that return their log-sum-exp."""
     batch, _, tokens, _ = request.q_BHTD.shape
-    missing = -tokens % QUERIES
-    q_BTHD, k_BTHD, v_BTHD = (
-        pad(x.transpose(1, 2), (0, 0, 0, 0, 0, missing)) if missing else x.transpose(1, 2)
-        for x in (request.q_BHTD, request.k_BHSD, request.v_BHSD)
-    )
-    shape = (request.pattern, batch, tokens, request.q_BHTD.dtype, request.q_BHTD.device)
-    if request.padding is None:
-        cut = _kept_cut(*shape)
-    else:
-        cut = request.padding.keep(("cut", *shape), lambda: _cut(*shape, request.lengths_B))
-    if not cut.parts:
-        return torch.zeros_like(request.v_BHSD), cut.rows_R
-    out_BHTD = joined.joined(q_BTHD, k_BTHD, v_BTHD, cut.parts, request.scale)[:, :tokens].transpose(1, 2)
-    if cut.blind_BT is not None:
-        out_BHTD = out_BHTD.masked_fill(cut.blind_BT[:, None, :, None], 0.0)
-    return out_BHTD, cut.rows_R
-
-
-@torch.inference_mode(False)  # what is kept must serve training too
-def _cut(
-    pattern: Pattern,
-    batch: int,
-    tokens: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    lengths_B: Tensor | None = None,
-) -> Cut:
-    """Cut a pattern into parts, padding in their masks."""
-    blocks = -(-tokens // QUERIES)
-    layout = pattern.layout(tokens, QUERIES)
-    bounds = pattern.bounds()
-    if lengths_B is None:
-        lengths_B = torch.full((batch,), tokens, device=device)
-    index_N1 = torch.arange(blocks, device=device)[:, None]
-    queries_NQ = index_N1 * QUERIES + torch.arange(QUERIES, device=device)
-    table_NW: Tensor | None = None
-    if bounds is not None and bounds.left + QUERIES + bounds.right <= layout.key_blocks.shape[1] * QUERIES:
-        keys_NK = index_N1 * QUERIES + torch.arange(-bounds.left, QUERIES + bounds.right, device=device)
-    else:
-        table_NW = torch.from_numpy(layout.key_blocks).to(device)
-        within_Q = torch.arange(QUERIES, device=device)
-        keys_NK = torch.where(table_NW < 0, -tokens, table_NW * QUERIES)[:, :, None].add(within_Q).flatten(1)
-    columns_C = torch.tensor(layout.columns, device=device, dtype=torch.long)
-
-    near_NQK = pattern.allows(queries_NQ[:, :, None], keys_NK[:, None, :], tokens) & (keys_NK >= 0)[:, None, :]
-    if len(columns_C):
-        near_NQK = near_NQK & ~torch.isin(keys_NK, columns_C)[:, None, :]
-    near_BNQK = near_NQK & (keys_NK < lengths_B[:, None, None])[:, :, None, :]
-    seen_BT = near_BNQK.any(-1).flatten(1)
-    near_mask = _additive(near_BNQK.flatten(0, 1)[:, None], dtype)
-    parts: list[joined.Part] = []
-    if table_NW is None:
-        assert bounds is not None
-        parts.append(joined.Windows(QUERIES, near_mask, bounds.left, bounds.right))
-    elif table_NW.shape[1]:
-        parts.append(joined.Table(QUERIES, near_mask, table_NW.clamp(min=0)))
-    if len(columns_C):
-        far_TC = pattern.allows(queries_NQ.flatten()[:, None], columns_C, tokens)
-        far_BTC = (far_TC & (columns_C < lengths_B[:, None])[:, None, :]).expand(batch, -1, len(columns_C))
-        seen_BT = seen_BT | far_BTC.any(-1)
-        far_mask = None if bool(far_BTC.all()) else _additive(far_BTC[:, None], dtype)
-        parts.append(joined.Columns(columns_C, far_mask))
-    seen_BT = seen_BT[:, :tokens]
-    return Cut(
-        tuple(parts),
-        None if bool(seen_BT.all()) else ~seen_BT,
-        torch.tensor(layout.rows, device=device, dtype=torch.long),
-    )
-
-
-# Few entries: the mask of window(128) takes 1.3 kB a token.
-_kept_cut = lru_cache(maxsize=4)(_cut)
-
-
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.where(mask, 0.0, UNSEEN).to(dtype)
+    lengths = [tokens] * batch if request.padding is None else request.padding.lengths_B.tolist()
+    dtype, device = request.q_BHTD.dtype, request.q_BHTD.device
+    cuts = [cut(request.pattern, length, dtype, device) for length in lengths]
+    q_BTHD, k_BTHD, v_BTHD = (x.transpose(1, 2) for x in (request.q_BHTD, request.k_BHSD, request.v_BHSD))
+    return joined.joined(q_BTHD, k_BTHD, v_BTHD, cuts, request.scale).transpose(1, 2)
 
 
 def _by_copies(request: Request) -> tuple[Tensor, Tensor]:
@@ -254,6 +176,9 @@ def _by_copies(request: Request) -> tuple[Tensor, Tensor]:
     exporting = torch.compiler.is_exporting()
     blocks = tokens // BLOCK if exporting else -(-tokens // BLOCK)
     plan = _plan(request, blocks)
+    if not plan.positions_NK.shape[1]:  # nothing near, and no column that this text has: zeros, with a gradient
+        every = torch.ones((), dtype=torch.bool, device=v_BHTD.device)
+        return (q_BHTD + k_BHTD + v_BHTD).masked_fill(every, 0.0), plan.rows_R
 
     missing = 0 if exporting else blocks * BLOCK - tokens
     q_BTHD, k_BTHD, v_BTHD = (
@@ -312,4 +237,4 @@ def _with_rows(out_BHTD: Tensor, request: Request, rows_R: Tensor) -> Tensor:
     return out_BHTD.index_copy_(2, rows_R, rows_BHRD)  # ours alone, and nobody asks for its gradient
 
 
-BACKEND = Backend(compute, any_mask=False, documents=False, weights=False)
+BACKEND = Backend(compute, any_mask=False, documents=False, weights=False, refusal=refusal)

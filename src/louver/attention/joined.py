@@ -1,139 +1,204 @@
-"""One softmax over keys that lie in several places: each part by torch's fused kernel, joined by their log-sum-exps.
+"""One softmax over keys that lie in several places: each piece by torch's fused kernel, joined by their log-sum-exps.
 
-The fused CPU kernel returns, beside its output, the logarithm of the sum of exponentials of each row. Two parts that
+The fused CPU kernel returns, beside its output, the logarithm of the sum of exponentials of each row. Two pieces that
 hold different keys of one softmax are therefore joined exactly: out = Σ out_i · exp(lse_i - lse) with
 lse = log Σ exp(lse_i) (Dao et al. 2022, section 3.1; Rabe & Staats 2021). Backward, the kernel only needs the joined
-output and log-sum-exp to give each part its own gradients. Keys are read as overlapping views of one padded buffer, so
-nothing is copied for a window; a table of blocks is gathered once.
+output and log-sum-exp to give each piece its own gradients. Windows are overlapping views, so nothing is copied for
+them; pieces are small enough for the caches, and no tensor is longer than the text.
 
 The kernel is torch's own, called by its internal name, because `scaled_dot_product_attention` keeps the log-sum-exp to
 itself; `available` says whether this torch has it.
 
-Shape letters: B batch, H heads, T tokens, D numbers a head; N blocks of all texts, Q queries a block, K keys a block,
-C columns.
+Shape letters: B batch, H heads, T tokens, D numbers a head; N blocks of a piece, Q queries a block, K keys a block,
+C columns, R rows, P tokens of a residue class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 _OPS = torch.ops.aten
 _DTYPES = (torch.float32, torch.bfloat16)
 
 
-class Part(Protocol):
-    """Some keys of every query, and how both are laid out for one call of the kernel."""
-
-    @property
-    def mask(self) -> Tensor | None:
-        """What is added to the products: broadcasts to (N, H, Q, K), in the dtype of the queries."""
-        ...
-
-    def queries(self, x_BTHD: Tensor) -> Tensor:
-        """View queries, outputs or their gradients as (N, H, Q, D)."""
-        ...
-
-    def keys(self, x_BTHD: Tensor) -> Tensor:
-        """Lay keys or values out as (N, H, K, D)."""
-        ...
-
-    def from_keys(self, x_NHKD: Tensor, like_BTHD: Tensor) -> Tensor:
-        """Add up the gradients of every copy of a key: (B, T, H, D)."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
-class _Blocks:
-    """Queries in blocks of one size."""
+class Piece:
+    """Queries of one text, some of their keys, and how both are laid out for one call of the kernel.
 
+    Attributes:
+        start: first query.
+        stop: query after the last.
+        size: queries a block.
+        blocks: how many.
+        mask: (N | 1, 1, Q, K), added to the products; None if all pairs are allowed.
+    """
+
+    start: int
+    stop: int
     size: int
+    blocks: int
     mask: Tensor | None
 
-    def queries(self, x_BTHD: Tensor) -> Tensor:
-        """View as blocks."""
-        return x_BTHD.reshape(-1, self.size, *x_BTHD.shape[2:]).transpose(1, 2)
+    def queries(self, x_THD: Tensor) -> Tensor:
+        """Lay queries, outputs or their gradients out as (N, H, Q, D); a view unless the last block is cut."""
+        return self.laid(x_THD[self.start : self.stop])
+
+    def laid(self, own_THD: Tensor) -> Tensor:
+        """Lay out what belongs to the piece's queries alone."""
+        return self._filled(own_THD).reshape(self.blocks, self.size, *own_THD.shape[1:]).transpose(1, 2)
+
+    def _filled(self, own_THD: Tensor) -> Tensor:
+        missing = self.size * self.blocks - len(own_THD)
+        return pad(own_THD, (0, 0, 0, 0, 0, missing)) if missing else own_THD
+
+    def sums(self, lse_TH: Tensor) -> Tensor:
+        """Lay log-sum-exps out as (N, H, Q)."""
+        return self.queries(lse_TH[..., None])[..., 0].contiguous()
+
+    def tokens(self, x_NHQD: Tensor) -> Tensor:
+        """Return what belongs to the queries, in their order: (stop - start, H, D)."""
+        return x_NHQD.transpose(1, 2).flatten(0, 1)[: self.stop - self.start]
+
+    def keys(self, x_THD: Tensor) -> Tensor:
+        """Lay keys or values out as (N, H, K, D)."""
+        raise NotImplementedError
+
+    def add_keys(self, total_THD: Tensor, x_NHKD: Tensor) -> None:
+        """Add the gradients of every copy of a key to its place."""
+        raise NotImplementedError
+
+
+class Near(Piece):
+    """Keys around the queries."""
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(_Blocks):
-    """A band around each block of queries, read as overlapping views of one buffer with a margin at both ends.
-
-    Neighbouring texts of a batch lie behind each other; what a window reads of them, the mask takes out.
-    """
+class Windows(Near):
+    """A band around each block of queries, read as overlapping views."""
 
     left: int
     right: int
 
-    def keys(self, x_BTHD: Tensor) -> Tensor:
-        """View as overlapping windows."""
-        batch, tokens, heads, width = x_BTHD.shape
-        buffer = x_BTHD.new_zeros(self.left + batch * tokens + self.right, heads, width)
-        buffer[self.left : self.left + batch * tokens] = x_BTHD.reshape(-1, heads, width)
-        return self._windows(buffer, 0, self.left + self.size + self.right).transpose(1, 2)
+    @property
+    def _width(self) -> int:
+        return self.left + self.size + self.right
 
-    def from_keys(self, x_NHKD: Tensor, like_BTHD: Tensor) -> Tensor:
+    def keys(self, x_THD: Tensor) -> Tensor:
+        """View as overlapping windows, of a copy with a margin where they reach over an end of the text."""
+        first = self.start - self.left
+        last = self.start + self.blocks * self.size + self.right
+        part = x_THD[max(first, 0) : last]
+        if len(part) < last - first:
+            before = max(-first, 0)
+            part = pad(part, (0, 0, 0, 0, before, last - first - len(part) - before))
+        return part.unfold(0, self._width, self.size).transpose(2, 3)
+
+    def add_keys(self, total_THD: Tensor, x_NHKD: Tensor) -> None:
         """Add windows up where they overlap, one stretch of a block's length at a time."""
-        x_NKHD = x_NHKD.transpose(1, 2)
-        batch, tokens, heads, width = like_BTHD.shape
-        buffer = x_NHKD.new_zeros(self.left + batch * tokens + self.right, heads, width)
-        for start in range(0, x_NKHD.shape[1], self.size):
-            piece = x_NKHD[:, start : start + self.size]
-            self._windows(buffer, start, piece.shape[1]).add_(piece)
-        return buffer[self.left : self.left + batch * tokens].view(batch, tokens, heads, width)
-
-    def _windows(self, buffer: Tensor, start: int, length: int) -> Tensor:
-        heads, width = buffer.shape[1:]
-        row = heads * width
-        blocks = (buffer.shape[0] - self.left - self.right) // self.size
-        return buffer.as_strided((blocks, length, heads, width), (self.size * row, row, width, 1), start * row)
+        first = self.start - self.left
+        last = self.start + self.blocks * self.size + self.right
+        inside = first >= 0 and last <= len(total_THD)
+        room = total_THD[first:last] if inside else total_THD.new_zeros(last - first, *total_THD.shape[1:])
+        for start in range(0, self._width, self.size):
+            stretch = x_NHKD[:, :, start : start + self.size]
+            width = stretch.shape[2]
+            place = room[start:].unfold(0, width, self.size)[: self.blocks]
+            place.add_(stretch.transpose(2, 3))
+        if not inside:
+            clipped = slice(max(first, 0), min(last, len(total_THD)))
+            total_THD[clipped].add_(room[clipped.start - first : clipped.stop - first])
 
 
 @dataclass(frozen=True, eq=False)
-class Table(_Blocks):
-    """Key blocks by number, gathered."""
+class Table(Near):
+    """Keys by number, gathered; a masked place may hold any key."""
 
-    numbers_NW: Tensor
-    """Key blocks of each block of one text's queries; masked where there is none."""
+    numbers_NK: Tensor
+    """Positions of all blocks' keys, flat."""
 
-    def keys(self, x_BTHD: Tensor) -> Tensor:
-        """Copy each block's key blocks behind each other."""
-        batch, tokens, heads, width = x_BTHD.shape
-        blocks = x_BTHD.reshape(batch, tokens // self.size, self.size, heads, width)
-        found = blocks.index_select(1, self.numbers_NW.flatten())
-        return found.reshape(-1, self.numbers_NW.shape[1] * self.size, heads, width).transpose(1, 2)
+    def keys(self, x_THD: Tensor) -> Tensor:
+        """Copy each block's keys behind each other."""
+        return x_THD.index_select(0, self.numbers_NK).view(self.blocks, -1, *x_THD.shape[1:]).transpose(1, 2)
 
-    def from_keys(self, x_NHKD: Tensor, like_BTHD: Tensor) -> Tensor:
+    def add_keys(self, total_THD: Tensor, x_NHKD: Tensor) -> None:
         """Add the copies up."""
-        batch, tokens, heads, width = like_BTHD.shape
-        copies = x_NHKD.transpose(1, 2).reshape(batch, -1, self.size, heads, width)
-        blocks = copies.new_zeros(batch, tokens // self.size, self.size, heads, width)
-        return blocks.index_add_(1, self.numbers_NW.flatten(), copies).view(batch, tokens, heads, width)
+        total_THD.index_add_(0, self.numbers_NK, x_NHKD.transpose(1, 2).flatten(0, 1).to(total_THD.dtype))
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class Columns(Piece):
     """A few keys that every query may see."""
 
     positions_C: Tensor
-    mask: Tensor | None
 
-    def queries(self, x_BTHD: Tensor) -> Tensor:
-        """View as whole texts."""
-        return x_BTHD.transpose(1, 2)
-
-    def keys(self, x_BTHD: Tensor) -> Tensor:
+    def keys(self, x_THD: Tensor) -> Tensor:
         """Copy the columns."""
-        return x_BTHD.index_select(1, self.positions_C).transpose(1, 2)
+        return x_THD.index_select(0, self.positions_C)[None].transpose(1, 2)
 
-    def from_keys(self, x_NHKD: Tensor, like_BTHD: Tensor) -> Tensor:
-        """Put the gradients in their places."""
-        return torch.zeros_like(like_BTHD).index_add_(1, self.positions_C, x_NHKD.transpose(1, 2))
+    def add_keys(self, total_THD: Tensor, x_NHKD: Tensor) -> None:
+        """Add the gradients in their places."""
+        total_THD.index_add_(0, self.positions_C, x_NHKD[0].transpose(0, 1).to(total_THD.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Classes(Piece):
+    """Tokens whose distance is a multiple of a stride: `blocks` residue classes of `size` tokens."""
+
+    def laid(self, own_THD: Tensor) -> Tensor:
+        """View as residue classes: (N, H, P, D)."""
+        return self._filled(own_THD).reshape(self.size, self.blocks, *own_THD.shape[1:]).permute(1, 2, 0, 3)
+
+    def tokens(self, x_NHQD: Tensor) -> Tensor:
+        """Put classes back into the order of the text."""
+        return x_NHQD.permute(2, 0, 1, 3).flatten(0, 1)[: self.stop]
+
+    def keys(self, x_THD: Tensor) -> Tensor:
+        """View as residue classes."""
+        return self.laid(x_THD)
+
+    def add_keys(self, total_THD: Tensor, x_NHKD: Tensor) -> None:
+        """Add the gradients in the order of the text."""
+        total_THD.add_(self.tokens(x_NHKD))
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """One text's attention as calls of the kernel.
+
+    Attributes:
+        length: tokens.
+        pieces: no key of a query is in two of them; together they cover stretches from the text's start.
+        rows_R: queries that are computed over all keys, whatever the pieces say of them.
+        rows_mask: (1, 1, R, T), added to their products; None if they see all.
+        blind_X: queries that see nothing.
+    """
+
+    length: int
+    pieces: tuple[Piece, ...]
+    rows_R: Tensor
+    rows_mask: Tensor | None
+    blind_X: Tensor
+
+    @cached_property
+    def strangers(self) -> tuple[Tensor, ...]:
+        """Queries of each piece, counted from its start, whose gradient is not its own."""
+        apart = torch.cat([self.rows_R, self.blind_X])
+        return tuple(apart[(apart >= p.start) & (apart < p.stop)] - p.start for p in self.pieces)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Memory of the masks and tables, those that pieces share counted once."""
+        tensors = [t for p in self.pieces for t in vars(p).values() if isinstance(t, Tensor)]
+        tensors += [] if self.rows_mask is None else [self.rows_mask]
+        return sum({t.data_ptr(): t.numel() * t.element_size() for t in tensors}.values())
 
 
 def available(q_BHTD: Tensor, dropout: float) -> bool:
@@ -147,75 +212,145 @@ def available(q_BHTD: Tensor, dropout: float) -> bool:
     )
 
 
-def joined(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, parts: Sequence[Part], scale: float) -> Tensor:
-    """Attend to the keys of all parts in one softmax.
+def joined(q_BTHD: Tensor, k_BTHD: Tensor, v_BTHD: Tensor, cuts: Sequence[Cut], scale: float) -> Tensor:
+    """Attend to the keys of all pieces in one softmax.
 
     Args:
-        q_BTHD: queries; tokens are a multiple of every part's block.
+        q_BTHD: queries.
         k_BTHD: keys.
         v_BTHD: values.
-        parts: no key of a query may be in two of them.
+        cuts: of each text of the batch; tokens beyond a text's length are padding.
         scale: factor on the products.
 
     Returns:
-        (B, T, H, D); rows whose keys are all masked hold finite numbers without meaning.
+        (B, T, H, D); zeros for padding and for queries that see nothing.
     """
     inputs = (_readable(x) for x in (q_BTHD, k_BTHD, v_BTHD))
-    found: Tensor = _Joined.apply(*inputs, tuple(parts), scale)  # type: ignore[no-untyped-call]
+    found: Tensor = _Joined.apply(*inputs, tuple(cuts), scale)  # type: ignore[no-untyped-call]
     return found
+
+
+class _Text(NamedTuple):
+    """One text of a batch."""
+
+    q_THD: Tensor
+    k_THD: Tensor
+    v_THD: Tensor
+    out_THD: Tensor
+    lse_TH: Tensor
 
 
 class _Joined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, parts: tuple[Part, ...], scale: float) -> Tensor:
-        out, lse = _call(parts[0], q, k, v, scale)
-        for part in parts[1:]:
-            more, lse_more = _call(part, q, k, v, scale)
-            total = torch.logaddexp(lse, lse_more)
-            out = out.lerp_(more, lse_more.sub_(total).exp_().to(out.dtype)[..., None])
-            lse = total
-        out = out.view_as(q)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, cuts: tuple[Cut, ...], scale: float) -> Tensor:
+        out = torch.empty(q.shape, dtype=q.dtype)
+        lse = torch.empty(q.shape[:3], dtype=torch.float32)
+        for row, cut in enumerate(cuts):
+            _forward(_Text(*(x[row, : cut.length] for x in (q, k, v, out, lse))), cut, scale)
+            out[row, cut.length :].zero_()
         ctx.save_for_backward(q, k, v, out, lse)
-        ctx.parts, ctx.scale = parts, scale
+        ctx.cuts, ctx.scale = cuts, scale
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
         g = _readable(gradients[0])
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        lse_BTH = lse.view(*q.shape[:3])
-        for part in ctx.parts:
-            dq_NHQD, dk_NHKD, dv_NHKD = _OPS._scaled_dot_product_flash_attention_for_cpu_backward(
-                part.queries(g),
-                part.queries(q),
-                part.keys(k),
-                part.keys(v),
-                part.queries(out),
-                part.queries(lse_BTH[..., None])[..., 0].contiguous(),
-                0.0,
-                False,
-                attn_mask=part.mask,
-                scale=ctx.scale,
-            )
-            dq += _flat(dq_NHQD).view_as(q)
-            dk += part.from_keys(dk_NHKD, k)
-            dv += part.from_keys(dv_NHKD, v)
-        return dq, dk, dv, None, None
+        saved = ctx.saved_tensors
+        dq, dk, dv = (torch.zeros(g.shape, dtype=torch.float32) for _ in range(3))
+        for row, cut in enumerate(ctx.cuts):
+            text = _Text(*(x[row, : cut.length] for x in saved))
+            g_THD, *sums = (x[row, : cut.length] for x in (g, dq, dk, dv))
+            _backward(g_THD, text, cut, ctx.scale, *sums)
+        return dq.to(g.dtype), dk.to(g.dtype), dv.to(g.dtype), None, None
 
 
-def _call(part: Part, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return one part's output (B · T, H, D) and log-sum-exp (B · T, H)."""
-    out_NHQD, lse_NHQ = _OPS._scaled_dot_product_flash_attention_for_cpu(
-        part.queries(q), part.keys(k), part.keys(v), 0.0, False, attn_mask=part.mask, scale=scale
-    )
-    return _flat(out_NHQD), _flat(lse_NHQ[..., None])[..., 0]
+def _forward(text: _Text, cut: Cut, scale: float) -> None:
+    """Fill a text's output and log-sum-exps."""
+    written = 0
+    for piece in cut.pieces:
+        found, sums = _OPS._scaled_dot_product_flash_attention_for_cpu(
+            piece.queries(text.q_THD),
+            piece.keys(text.k_THD),
+            piece.keys(text.v_THD),
+            0.0,
+            False,
+            attn_mask=piece.mask,
+            scale=scale,
+        )
+        more, more_lse = piece.tokens(found), piece.tokens(sums[..., None])[..., 0]
+        out, lse = text.out_THD[piece.start : piece.stop], text.lse_TH[piece.start : piece.stop]
+        if piece.start >= written:
+            out.copy_(more)
+            lse.copy_(more_lse)
+            written = piece.stop
+            continue
+        total = torch.logaddexp(lse, more_lse)
+        out.lerp_(more, (more_lse - total).exp_().to(more.dtype)[..., None])
+        lse.copy_(total)
+    rows = cut.rows_R
+    if len(rows):
+        found, sums = _OPS._scaled_dot_product_flash_attention_for_cpu(
+            _heads_first(text.q_THD[rows]),
+            _heads_first(text.k_THD),
+            _heads_first(text.v_THD),
+            0.0,
+            False,
+            attn_mask=cut.rows_mask,
+            scale=scale,
+        )
+        text.out_THD[rows] = found[0].transpose(0, 1)
+        text.lse_TH[rows] = sums[0].transpose(0, 1)
+    if len(cut.blind_X):
+        text.out_THD[cut.blind_X] = 0.0
+        text.lse_TH[cut.blind_X] = 0.0
 
 
-def _flat(x_NHQD: Tensor) -> Tensor:
-    """Lay blocks, and all texts, behind each other: (B · T, H, D)."""
-    return x_NHQD.transpose(1, 2).flatten(0, 1)
+def _backward(
+    g_THD: Tensor, text: _Text, cut: Cut, scale: float, dq_THD: Tensor, dk_THD: Tensor, dv_THD: Tensor
+) -> None:
+    """Add one text's gradients to `dq_THD`, `dk_THD` and `dv_THD`."""
+    for piece, strangers in zip(cut.pieces, cut.strangers, strict=True):
+        own_THD = g_THD[piece.start : piece.stop]
+        if len(strangers):
+            own_THD = own_THD.index_fill(0, strangers, 0.0)
+        dq, dk, dv = _OPS._scaled_dot_product_flash_attention_for_cpu_backward(
+            piece.laid(own_THD),
+            piece.queries(text.q_THD),
+            piece.keys(text.k_THD),
+            piece.keys(text.v_THD),
+            piece.queries(text.out_THD),
+            piece.sums(text.lse_TH),
+            0.0,
+            False,
+            attn_mask=piece.mask,
+            scale=scale,
+        )
+        dq_THD[piece.start : piece.stop] += piece.tokens(dq)
+        piece.add_keys(dk_THD, dk)
+        piece.add_keys(dv_THD, dv)
+    rows = cut.rows_R
+    if len(rows):
+        dq, dk, dv = _OPS._scaled_dot_product_flash_attention_for_cpu_backward(
+            _heads_first(g_THD[rows]),
+            _heads_first(text.q_THD[rows]),
+            _heads_first(text.k_THD),
+            _heads_first(text.v_THD),
+            _heads_first(text.out_THD[rows]),
+            text.lse_TH[rows].transpose(0, 1)[None].contiguous(),
+            0.0,
+            False,
+            attn_mask=cut.rows_mask,
+            scale=scale,
+        )
+        dq_THD[rows] += dq[0].transpose(0, 1)
+        dk_THD += dk[0].transpose(0, 1)
+        dv_THD += dv[0].transpose(0, 1)
+
+
+def _heads_first(x_THD: Tensor) -> Tensor:
+    """View one text as (1, H, T, D)."""
+    return x_THD[None].transpose(1, 2)
 
 
 def _readable(x_BTHD: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from louver.errors import OptionError
-from louver.patterns import Full, Pattern
+from louver.patterns import Full, Pattern, is_length_free
 
 
 def from_zero_one(mask: Tensor) -> Tensor:
@@ -66,8 +66,22 @@ def pair_mask(
     mask_BHTS: Tensor | None = None,
     documents_BT: Tensor | None = None,
     global_BT: Tensor | None = None,
+    queries: slice | None = None,
+    stretch: slice | None = None,
 ) -> Tensor | None:
     """Build the dense mask of a plain pattern and of all that belongs to the batch.
+
+    Args:
+        pattern: who may attend to whom.
+        tokens: queries.
+        keys: keys.
+        device: of the mask.
+        lengths_B: real tokens of each row.
+        mask_BHTS: general mask.
+        documents_BT: document number of each token.
+        global_BT: True for extra global tokens.
+        queries: only these; goes with neither documents nor extra global tokens.
+        stretch: only these keys.
 
     Returns:
         Bool (B|1, H|1, T, S), True = may attend; or None if every pair is allowed.
@@ -79,11 +93,15 @@ def pair_mask(
         inside_BTS = _with_globals(inside_BTS, global_BT)
         parts.append((inside_BTS & (documents_BT[:, :, None] == documents_BT[:, None, :]))[:, None])
     elif not isinstance(pattern, Full):
-        parts.append(_with_globals(pattern_mask(pattern, tokens, keys, device)[None], global_BT)[:, None])
+        inside_TS = pattern_mask(
+            pattern, _row_length(pattern, tokens, lengths_B), tokens, keys, device, queries, stretch
+        )
+        parts.append(_with_globals(inside_TS[None], global_BT)[:, None])
     if lengths_B is not None:
-        parts.append((torch.arange(keys, device=device) < lengths_B[:, None])[:, None, None])
+        real_BS = torch.arange(keys, device=device) < lengths_B[:, None]
+        parts.append((real_BS if stretch is None else real_BS[:, stretch])[:, None, None])
     if mask_BHTS is not None:
-        parts.append(mask_BHTS)
+        parts.append(mask_BHTS[:, :, queries or slice(None), stretch or slice(None)])
     if not parts:
         return None
     result = parts[0]
@@ -96,18 +114,39 @@ def _with_globals(mask_BTS: Tensor, global_BT: Tensor | None) -> Tensor:
     return mask_BTS if global_BT is None else mask_BTS | global_BT[:, :, None] | global_BT[:, None, :]
 
 
-def pattern_mask(pattern: Pattern, tokens: int, keys: int, device: torch.device) -> Tensor:
-    """Return the (tokens, keys) mask of a plain pattern; kept for the next call unless a graph is being traced."""
-    if torch.compiler.is_compiling():
-        return _pattern_mask(pattern, tokens, keys, device)
-    return _kept_pattern_mask(pattern, tokens, keys, device)
+def _row_length(pattern: Pattern, tokens: int, lengths_B: Tensor | None) -> int:
+    """Return the length that a pattern goes by: `attend` gives those that read it rows of one length."""
+    return tokens if lengths_B is None or is_length_free(pattern) else max(1, int(lengths_B[0]))
 
 
-def _pattern_mask(pattern: Pattern, tokens: int, keys: int, device: torch.device) -> Tensor:
-    queries_T = torch.arange(tokens, device=device)[:, None]
-    keys_S = torch.arange(keys, device=device)[None, :]
-    mask: Tensor = pattern.allows(queries_T, keys_S, tokens)
-    return mask.expand(tokens, keys)
+def pattern_mask(
+    pattern: Pattern,
+    length: int,
+    tokens: int,
+    keys: int,
+    device: torch.device,
+    queries: slice | None = None,
+    stretch: slice | None = None,
+) -> Tensor:
+    """Return the (tokens, keys) mask of a plain pattern; whole ones are kept for the next call unless traced."""
+    if torch.compiler.is_compiling() or queries is not None:
+        return _pattern_mask(pattern, length, tokens, keys, device, queries, stretch)
+    return _kept_pattern_mask(pattern, length, tokens, keys, device)
+
+
+def _pattern_mask(
+    pattern: Pattern,
+    length: int,
+    tokens: int,
+    keys: int,
+    device: torch.device,
+    queries: slice | None = None,
+    stretch: slice | None = None,
+) -> Tensor:
+    queries_T = torch.arange(tokens, device=device)[queries or slice(None)]
+    keys_S = torch.arange(keys, device=device)[stretch or slice(None)]
+    mask: Tensor = pattern.allows(queries_T[:, None], keys_S[None, :], length)
+    return mask.expand(queries_T.shape[0], keys_S.shape[0])
 
 
 # Few entries: a mask of 4,096 tokens takes 16 MB.

@@ -77,14 +77,24 @@ class Padding:
             )
         return cls(mask_BT, lengths_B, starts_B, bool((starts_B > 0).any()), bool((lengths_B == length).all()))
 
+    @classmethod
+    def of_lengths(cls, lengths_B: Tensor, length: int) -> Padding:
+        """Return right padding of rows with so many real tokens each."""
+        mask_BT = torch.arange(length, device=lengths_B.device) < lengths_B[:, None]
+        whole = bool((lengths_B == length).all())
+        return cls(mask_BT, lengths_B, torch.zeros_like(lengths_B), left=False, whole=whole)
+
+    def span(self, row: int) -> tuple[int, int]:
+        """Return where a row's real tokens start and stop."""
+        start = int(self.starts_B[row])
+        return start, start + int(self.lengths_B[row])
+
     def aligned(self) -> Padding:
         """Return the same lengths as right padding."""
         return self.keep("aligned", self._aligned)
 
     def _aligned(self) -> Padding:
-        index_T = torch.arange(self.mask_BT.shape[1], device=self.mask_BT.device)
-        mask_BT = index_T < self.lengths_B[:, None]
-        return Padding(mask_BT, self.lengths_B, torch.zeros_like(self.starts_B), left=False, whole=self.whole)
+        return Padding.of_lengths(self.lengths_B, self.mask_BT.shape[1])
 
     def rows(self, index: list[int], length: int) -> Padding:
         """Return some rows, cut to `length` tokens; only for right padding.

@@ -30,6 +30,7 @@ class Request:
         documents_BT: document number of each token, or None.
         global_BT: True for extra global tokens, or None.
         return_weights: whether the weights are wanted too.
+        weights_of: heads whose weights are wanted; None for all.
     """
 
     q_BHTD: Tensor
@@ -43,6 +44,7 @@ class Request:
     documents_BT: Tensor | None = None
     global_BT: Tensor | None = None
     return_weights: bool = False
+    weights_of: tuple[int, ...] | None = None
 
     @property
     def lengths_B(self) -> Tensor | None:
@@ -57,11 +59,13 @@ class Backend:
     Attributes:
         compute: the function; rows of padding may hold anything, `attend` clears them.
         any_mask: takes `mask_BHTS` and queries and keys of different lengths.
-        documents: takes `documents_BT` and `global_BT`.
+        documents: takes `documents_BT` and `global_BT` as they are; for the others `attend` splits the batch.
         weights: can return the weights.
+        refusal: says what else it cannot do, in words that go on from its name; None if it can.
     """
 
     compute: Callable[[Request], tuple[Tensor, Tensor | None]]
     any_mask: bool
     documents: bool
     weights: bool
+    refusal: Callable[[Request], str | None] = lambda _: None

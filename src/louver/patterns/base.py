@@ -154,6 +154,11 @@ class Pattern:
         return self
 
     @property
+    def grain(self) -> int:
+        """Tokens of the blocks that this pattern is made of: backends do best with blocks that fit them."""
+        return math.lcm(*(part.grain for part in self.parts()))
+
+    @property
     def period(self) -> int:
         """Layers after which a schedule begins anew."""
         return 1

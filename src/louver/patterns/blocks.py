@@ -35,6 +35,11 @@ class Blocks(Pattern):
         if self.neighbours < 0:
             raise PatternError(f"blocks neighbours must not be negative, got {self.neighbours}; 0 means the own block")
 
+    @property
+    def grain(self) -> int:
+        """The size."""
+        return self.size
+
     def allows(self, queries: Any, keys: Any, length: Any) -> Any:
         """Allow keys whose block is at most `neighbours` away."""
         return abs(queries // self.size - keys // self.size) <= self.neighbours

@@ -19,6 +19,11 @@ class Named(Pattern):
         """Return the composition."""
         raise NotImplementedError
 
+    @property
+    def grain(self) -> int:
+        """The composition's."""
+        return self.meaning().grain
+
     def __post_init__(self) -> None:
         self.meaning()  # its parts refuse numbers out of range
 

@@ -42,6 +42,11 @@ class Random(Pattern):
         if self.blocks < 1:
             raise PatternError(f"random blocks must be positive, got {self.blocks}; leave the part out for none")
 
+    @property
+    def grain(self) -> int:
+        """The size."""
+        return self.size
+
     def allows(self, queries: Any, keys: Any, length: Any) -> Any:
         """Allow keys in a block that the query's block has picked."""
         count = -(-length // self.size)

@@ -1,0 +1,99 @@
+"""Exact attention in bounded memory: a chunk of queries at a time, computed anew in the backward pass.
+
+Every pattern, general mask, device and dtype. Memory is one chunk's scores, O(chunk · S) (Rabe & Staats 2021); time is
+that of dense attention, less where a pattern's band leaves keys out. Chosen heads' weights come back on request.
+
+Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head; C queries of a chunk, W heads whose
+weights are wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from louver.attention import dense, reference
+from louver.attention.masks import pair_mask
+from louver.attention.request import Backend, Request
+
+CHUNK = 512
+"""Queries a chunk."""
+
+
+def compute(request: Request) -> tuple[Tensor, Tensor | None]:
+    """Compute chunk by chunk; what a chunk needs for its gradients is computed again, not kept."""
+    tokens = request.q_BHTD.shape[2]
+    outs = []
+    for start in range(0, tokens, CHUNK):
+        stop = min(start + CHUNK, tokens)
+        inputs = request.q_BHTD[:, :, start:stop], request.k_BHSD, request.v_BHSD
+        if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+            outs.append(checkpoint(_chunk, request, start, *inputs, use_reentrant=False))
+        else:
+            outs.append(_chunk(request, start, *inputs))
+    out_BHTD = torch.cat(outs, 2) if outs else torch.zeros_like(request.q_BHTD)
+    return out_BHTD, weights(request) if request.return_weights else None
+
+
+def _chunk(request: Request, start: int, q_BHCD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> Tensor:
+    """Attend from some queries to the keys that their band and their columns hold."""
+    first, last = _reach(request, start, start + q_BHCD.shape[2])
+    mask = _mask(request, start, start + q_BHCD.shape[2], first, last)
+    return dense.attend_masked(
+        q_BHCD, k_BHSD[:, :, first:last], v_BHSD[:, :, first:last], mask, request.scale, request.dropout
+    )
+
+
+def _reach(request: Request, start: int, stop: int) -> tuple[int, int]:
+    """Return the stretch of keys that these queries may see; columns before it make it longer."""
+    keys = request.k_BHSD.shape[2]
+    bounds = request.pattern.bounds()
+    if bounds is None or not bounds.banded or any(start <= row < stop for row in bounds.rows):
+        return 0, keys
+    columns = [c for c in bounds.columns if c < keys]
+    first, last = max(0, start - bounds.left), min(keys, stop + bounds.right)
+    return min([first, *columns]), max([last, *(c + 1 for c in columns)])
+
+
+def _mask(request: Request, start: int, stop: int, first: int, last: int) -> Tensor | None:
+    return pair_mask(
+        request.pattern,
+        request.q_BHTD.shape[2],
+        request.k_BHSD.shape[2],
+        request.q_BHTD.device,
+        lengths_B=request.lengths_B,
+        mask_BHTS=request.mask_BHTS,
+        queries=slice(start, stop),
+        stretch=slice(first, last),
+    )
+
+
+@torch.no_grad()
+def weights(request: Request) -> Tensor:
+    """Return the softmax weights of the wanted heads, (B, W, T, S)."""
+    heads = request.weights_of
+    index = slice(None) if heads is None else list(heads)
+    chosen = replace(
+        request,
+        q_BHTD=request.q_BHTD[:, index],
+        k_BHSD=request.k_BHSD[:, index],
+        v_BHSD=request.v_BHSD[:, index],
+        mask_BHTS=_heads_of(request.mask_BHTS, index),
+    )
+    tokens, keys = request.q_BHTD.shape[2], request.k_BHSD.shape[2]
+    rows = []
+    for start in range(0, tokens, CHUNK):
+        stop = min(start + CHUNK, tokens)
+        mask = _mask(chosen, start, stop, 0, keys)
+        rows.append(reference.weights(chosen.q_BHTD[:, :, start:stop], chosen.k_BHSD, mask, request.scale))
+    return torch.cat(rows, 2)
+
+
+def _heads_of(mask_BHTS: Tensor | None, index: slice | list[int]) -> Tensor | None:
+    return mask_BHTS if mask_BHTS is None or mask_BHTS.shape[1] == 1 else mask_BHTS[:, index]
+
+
+BACKEND = Backend(compute, any_mask=True, documents=False, weights=True)

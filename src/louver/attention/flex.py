@@ -1,0 +1,105 @@
+"""FlexAttention (Dong et al. 2024) with a block mask from the pattern's layout: no pair is looked at to build it.
+
+CUDA: forward and backward; CPU: inference (torch generates C++, so a compiler must be there, and the first call of a
+pattern takes seconds). Blocks that are allowed throughout skip the mask.
+
+Shape letters: B batch, H heads, T tokens, D numbers a head; N query blocks, W key blocks of one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from louver.attention.request import Backend, Request
+from louver.patterns import Full, Pattern, is_length_free
+
+BLOCK = 128
+"""Tokens a block, as FlexAttention's kernels are tuned for."""
+
+
+def refusal(request: Request) -> str | None:
+    """Say why FlexAttention cannot compute this, if it cannot."""
+    q_BHTD = request.q_BHTD
+    if request.dropout:
+        return "has no dropout on weights"
+    if q_BHTD.device.type == "cpu":
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (q_BHTD, request.k_BHSD, request.v_BHSD)):
+            return "computes no gradients on CPUs"
+        if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
+            return "needs a C++ compiler on CPUs"
+    if q_BHTD.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"does not compute in {q_BHTD.dtype}"
+    return None
+
+
+def compute(request: Request) -> tuple[Tensor, None]:
+    """Call the compiled kernel with the layout's blocks."""
+    tokens, device = request.q_BHTD.shape[2], request.q_BHTD.device
+    lengths_B = request.lengths_B
+    if is_length_free(request.pattern) or lengths_B is None:
+        length: int = tokens
+    else:  # `attend` gives such patterns rows of one length
+        length = max(1, int(lengths_B[0]))
+    blocks = _kept_blocks(request.pattern, tokens, length, device)
+    mask = BlockMask.from_kv_blocks(
+        *blocks, BLOCK_SIZE=BLOCK, mask_mod=_allows(request.pattern, length, lengths_B), seq_lengths=(tokens, tokens)
+    )
+    out_BHTD: Any = _compiled()(request.q_BHTD, request.k_BHSD, request.v_BHSD, block_mask=mask, scale=request.scale)
+    return out_BHTD, None
+
+
+def _allows(pattern: Pattern, length: int, lengths_B: Tensor | None) -> Callable[..., Tensor]:
+    """Return the pattern as FlexAttention asks for it, pair by pair."""
+
+    def within_text(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        allowed: Tensor = pattern.allows(q, k, length)
+        return allowed if lengths_B is None else allowed & (k < lengths_B[b])
+
+    return within_text
+
+
+def _blocks(pattern: Pattern, tokens: int, length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return how many and which key blocks each query block reads: first those with a mask, then those without."""
+    count = -(-tokens // BLOCK)
+    partial_NN, full_NN = (np.zeros((count, count), bool) for _ in range(2))
+    if isinstance(pattern, Full):
+        full_NN[:] = True
+        full_NN[:, -1] = tokens % BLOCK == 0
+        partial_NN = ~full_NN
+    else:
+        layout = pattern.layout(length, BLOCK)
+        for index, (table, full) in enumerate(zip(layout.key_blocks, layout.full, strict=True)):
+            partial_NN[index, table[(table >= 0) & ~full]] = True
+            full_NN[index, table[(table >= 0) & full]] = True
+        if layout.stride:  # classmates are everywhere
+            partial_NN[:] = True
+        partial_NN[:, [c // BLOCK for c in layout.columns]] = True
+        partial_NN[[r // BLOCK for r in layout.rows]] = True
+        partial_NN &= ~full_NN
+    return (*_ordered(partial_NN, device), *_ordered(full_NN, device))
+
+
+_kept_blocks = lru_cache(maxsize=32)(_blocks)
+
+
+def _ordered(chosen_NN: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return (1, 1, N) counts and (1, 1, N, N) numbers, the chosen ones first."""
+    order_NN = np.argsort(~chosen_NN, axis=1, kind="stable")
+    counts = torch.from_numpy(chosen_NN.sum(1)).to(device, torch.int32)
+    return counts[None, None], torch.from_numpy(order_NN).to(device, torch.int32)[None, None]
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
+
+
+BACKEND = Backend(compute, any_mask=False, documents=False, weights=False, refusal=refusal)
