@@ -10,6 +10,10 @@ PICTURES = {
     "blocks": "blocks(8)",
     "causal-window": "causal & window(12)",
     "dilated": "window(4, dilation=3) | global(2)",
+    "strided": "strided(16, local=4)",
+    "bigbird": "bigbird(8, random=1, tokens=1)",
+    "window2d": "window2d(8, radius=1, extra=1)",
+    "prefix": "prefix(12) & window(20)",
 }
 
 if __name__ == "__main__":

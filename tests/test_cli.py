@@ -54,6 +54,50 @@ def test_patterns_draws_the_branch_that_it_prices() -> None:
     assert long.splitlines()[0].rstrip() != "█" * 64
 
 
+def test_bench_attention_writes_what_others_build_on(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+    options = ("--lengths", "40,70", "--head-dim", 8, "--impls", "dense,gathered,flex", "--rounds", 1, "--no-memory")
+    code, out, err = call("bench", "attention", "--pattern", "window(8) | global(1)", *options, "--json", target)
+    assert code == 0, err
+    assert "efficiency" in out
+    rows = json.loads(target.read_text())
+    assert {(row["length"], row["impl"]) for row in rows} >= {(40, "sdpa"), (70, "eager"), (70, "gathered")}
+    for row in rows:
+        assert set(row) >= set(
+            [
+                "pattern",
+                "length",
+                "head_dim",
+                "impl",
+                "ms",
+                "peak_mb",
+                "flops",
+                "speedup_vs_dense",
+                "speedup_vs_eager",
+                "pair_ratio",
+                "efficiency",
+                "max_error",
+            ]
+        )
+        assert row["max_error"] < 1e-5
+        assert row["efficiency"] == pytest.approx(row["speedup_vs_dense"] / row["pair_ratio"], abs=2e-3)
+    code, _, err = call("bench", "attention", "--lengths", "4,x")
+    assert code == 2
+    assert "--lengths is a list of numbers, got '4,x'" in err
+    code, _, err = call("bench", "attention", "--impls", "quick")
+    assert code == 2
+    assert "unknown impl 'quick'" in err
+    assert "Example: louver bench attention" in " ".join(call("bench", "attention", "--help")[1].split())
+
+
+def test_patterns_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOUVER_CACHE", str(tmp_path))
+    code, out, err = call("patterns", "calibrate")
+    assert code == 0, err
+    assert set(json.loads(out)) == {"dense", "gathered", "piece"}
+    assert len(list(tmp_path.glob("attention-*.json"))) == 1
+
+
 def test_patterns(tmp_path: Path) -> None:
     code, out, _ = call("patterns", "window(8) | global(1)", "--length", "256", "--json", tmp_path / "p.json")
     assert code == 0

@@ -28,6 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+bench_app = typer.Typer(help="Race contenders on this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 _debug = False
@@ -55,7 +57,7 @@ def _main(debug: Annotated[bool, typer.Option("--debug", help="Show the tracebac
     _debug = debug
 
 
-def _command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+def _command(example: str, group: typer.Typer = app) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Register a command whose help ends with an example and whose user errors are one line and exit code 2."""
 
     def register(function: Callable[P, None]) -> Callable[P, None]:
@@ -70,7 +72,7 @@ def _command(example: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
                 raise typer.Exit(2) from None
 
         name = function.__name__.removesuffix("_")
-        app.command(name, epilog=f"Example:  {example}", no_args_is_help=True)(guarded)
+        group.command(name, epilog=f"Example:  {example}", no_args_is_help=True)(guarded)
         return guarded
 
     return register
@@ -378,9 +380,46 @@ def predict(
         raise typer.Exit(FAILED_ITEMS)
 
 
+@_command(
+    'louver bench attention --pattern "window(128) | global(1)" --lengths 1024,4096 --json attention.json', bench_app
+)
+def attention(
+    pattern: Annotated[str, typer.Option(help="Who may attend to whom.")] = "window(128) | global(1)",
+    lengths: Annotated[str, typer.Option(help="Tokens of the texts: 1024,4096.")] = "1024,2048,4096",
+    head_dim: Annotated[int, typer.Option(help="Numbers a head.")] = 64,
+    impls: Annotated[str, typer.Option(help="Backends: dense,gathered,chunked,flex,flash,auto.")] = "dense,gathered",
+    backward: Annotated[bool, typer.Option(help="Compute the gradients too.")] = False,
+    rounds: Annotated[int, typer.Option(help="Turns that count.")] = 5,
+    memory: Annotated[bool, typer.Option(help="Measure memory too, in a fresh process each.")] = True,
+    json_file: JsonFile = None,
+) -> None:
+    """Race attention backends along a pattern, against dense SDPA and plain steps over all pairs."""
+    from louver.attention import BACKENDS
+    from louver.errors import unknown
+    from louver.measure.attention import bench
+
+    if not all(part.strip().isdigit() for part in lengths.split(",")):
+        raise OptionError(f"--lengths is a list of numbers, got {lengths!r}; write 1024,4096")
+    names = [name for name in impls.split(",") if name]
+    for name in names:
+        if name != "auto" and name not in BACKENDS:
+            raise OptionError(unknown("impl", name, ["auto", *BACKENDS]))
+    shared: dict[str, Any] = {"backward": backward, "rounds": rounds, "memory": memory, "say": _say}
+    rows = bench(pattern, [int(part) for part in lengths.split(",")], head_dim=head_dim, impls=names, **shared)
+    _save_json(json_file, [row.to_json() for row in rows])
+    head = ("tokens", "impl", "ms", "MB", "x SDPA", "x eager", "pair ratio", "efficiency", "error")
+    table = Table(*head, title=f"{pattern}, head dim {head_dim}{', forward and backward' if backward else ''}")
+    for row in rows:
+        memory_mb = "–" if row.peak_mb is None else f"{row.peak_mb:,.0f}"
+        eager = "–" if row.speedup_vs_eager is None else f"{row.speedup_vs_eager:.2f}"
+        figures = (f"{row.ms:,.2f}", memory_mb, f"{row.speedup_vs_dense:.2f}", eager, f"{row.pair_ratio:.2f}")
+        table.add_row(f"{row.length:,}", row.impl, *figures, f"{row.efficiency:.2f}", f"{row.max_error:.1e}")
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
 @_command('louver patterns "window(128) | global(1)" --length 4096')
 def patterns(
-    pattern: Annotated[str, typer.Argument(help="A pattern.")],
+    pattern: Annotated[str, typer.Argument(help="A pattern; or calibrate: measure once what auto chooses by.")],
     length: Annotated[int, typer.Option(min=1, help="Tokens of the text.")] = 4096,
     heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 12,
     head_dim: Annotated[int, typer.Option(min=1, help="Numbers a head.")] = 64,
@@ -393,6 +432,14 @@ def patterns(
     from louver.patterns import parse, to_json
     from louver.patterns import picture as pictures
 
+    if pattern == "calibrate":
+        from louver.attention.cost import cache_file, calibrate
+
+        rates = asdict(calibrate())
+        _save_json(json_file, rates)
+        out.print_json(json.dumps(rates))
+        _say(f"wrote {cache_file()}")
+        return
     found = parse(pattern)
     cost = found.cost(length, heads, head_dim)
     named = {"pattern": str(found), "json": to_json(found), "length": length}

@@ -492,6 +492,8 @@ def test_public_name_and_capabilities() -> None:
         "chunked": (True, False, True),
         "flex": (False, False, False),
         "flash": (False, False, False),
+        "selected": (False, False, False),
+        "lowrank": (False, False, False),
     }
 
 

@@ -64,6 +64,12 @@ STRINGS = [
     "prefix(16)",
     "prefix(16) & window(64)",
     "window(128) & kept(0.3, seed=7)",
+    "topk(512)",
+    "topk(256, rank=8, block=32) & causal",
+    "lsh(16)",
+    "lsh(8, rounds=4, width=32, seed=3)",
+    "nystrom",
+    "nystrom(32, iterations=4)",
 ]
 
 plain = st.one_of(
@@ -260,6 +266,11 @@ def test_a_wide_window_is_full_and_missing_globals_are_ignored() -> None:
         ("window2d(4, extra=-1)", "window2d extra must not be negative, got -1"),
         ("prefix(0)", "prefix tokens must be positive, got 0; write causal for none"),
         ("kept(1.5)", "kept share must lie between 0 and 1, got 1.5"),
+        ("topk(100)", "topk k must be a multiple of its block of 64, got 100"),
+        ("topk(64, rank=0)", "topk block and rank must be positive, got 64 and 0"),
+        ("lsh(7)", "lsh buckets must be even and positive, got 7"),
+        ("lsh(8, rounds=0)", "lsh rounds and width must be positive, got 0 and 64"),
+        ("nystrom(0)", "nystrom landmarks and iterations must be positive, got 0 and 6"),
         ("heads({2: full})", r"heads needs rising limits that end with inf, got \[2.0\]"),
         ("heads({inf: heads({inf: full})})", "heads must not stand inside heads"),
         ("every(0, full, else_=causal)", "every needs a positive number of layers, got 0"),
@@ -282,7 +293,7 @@ def test_patterns_combine_with_patterns_only() -> None:
 def test_every_pattern_is_registered_by_its_own_file() -> None:
     compositions = {"by_length", "every", "heads"}
     static = {"blocks", "causal", "full", "global", "kept", "prefix", "random", "strided", "window", "window2d"}
-    assert set(REGISTRY) == compositions | static | {"bigbird", "longformer"}
+    assert set(REGISTRY) == compositions | static | {"bigbird", "longformer"} | {"topk", "lsh", "nystrom"}
 
 
 def test_pictures(tmp_path: object) -> None:

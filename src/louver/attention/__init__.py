@@ -5,6 +5,7 @@ from louver.errors import need_extra
 need_extra("train", "torch")
 
 from louver.attention.attend import BACKENDS, Choice, attend, choose
+from louver.attention.lowrank import Linformer
 from louver.attention.masks import from_additive, from_zero_one
 from louver.attention.module import SelfAttention
 from louver.attention.padding import Padding
@@ -14,6 +15,7 @@ __all__ = [
     "BACKENDS",
     "Backend",
     "Choice",
+    "Linformer",
     "Padding",
     "Request",
     "SelfAttention",

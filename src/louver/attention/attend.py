@@ -16,11 +16,24 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from louver.attention import chunked, dense, flash, flex, gathered, reference
+from louver.attention import chunked, cost, cuts, dense, flash, flex, gathered, joined, lowrank, reference, selected
 from louver.attention.padding import Padding
 from louver.attention.request import Backend, Request
 from louver.errors import OptionError, PatternError, unknown
-from louver.patterns import ByLength, Every, Full, Global, Heads, Pattern, is_length_free, parse
+from louver.patterns import (
+    Approximation,
+    ByLength,
+    Every,
+    Full,
+    Global,
+    Heads,
+    Intersection,
+    Pattern,
+    Selector,
+    Union,
+    is_length_free,
+    parse,
+)
 
 BACKENDS: dict[str, Backend] = {
     "reference": reference.BACKEND,
@@ -29,6 +42,8 @@ BACKENDS: dict[str, Backend] = {
     "chunked": chunked.BACKEND,
     "flex": flex.BACKEND,
     "flash": flash.BACKEND,
+    "selected": selected.BACKEND,
+    "lowrank": lowrank.BACKEND,
 }
 
 EXPORT_LIMIT: ContextVar[int | None] = ContextVar("EXPORT_LIMIT", default=None)
@@ -37,8 +52,11 @@ EXPORT_LIMIT: ContextVar[int | None] = ContextVar("EXPORT_LIMIT", default=None)
 _DENSE_UP_TO = 1024
 """Exported graphs that read no more than this are dense: they then take every length, not multiples of a block."""
 
-_GATHERED_PAIR_COST = 2.5
-"""Time of a gathered pair over that of a dense one, copies and masks included; measured on CPUs at 1,024 to 8,192."""
+_ALWAYS_DENSE = 256
+"""Tokens under which `auto` does not even count pairs."""
+
+_COPIED_PAIR_COST = 2.5
+"""Time of a pair over that of a dense one where `gathered` copies keys (dropout, other dtypes); measured on CPUs."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +184,10 @@ def _heads(wanted: Sequence[int], heads: int) -> tuple[int, ...]:
 def choose(request: Request) -> Choice:
     """Say which backend ``impl="auto"`` takes for a request, and why."""
     tokens = request.q_BHTD.shape[2]
+    if selected.refusal(request) is None:
+        return Choice("selected", "keys are chosen by content")
+    if isinstance(request.pattern, Approximation):
+        return Choice("lowrank", "an approximation of all pairs")
     if request.return_weights:
         if request.weights_of is not None:
             return Choice("chunked", "returns weights of some heads in bounded memory")
@@ -176,9 +198,29 @@ def choose(request: Request) -> Choice:
         return Choice("dense", "only dense takes a general mask")
     if torch.compiler.is_exporting():
         return choose_for_export(request.pattern, EXPORT_LIMIT.get())
-    pairs = request.pattern.layout(tokens, gathered.BLOCK).computed_pairs
-    saved = f"{pairs:,} gathered pairs at {_GATHERED_PAIR_COST}x against {tokens**2:,}"
-    return Choice("gathered" if pairs * _GATHERED_PAIR_COST < tokens**2 else "dense", saved)
+    if request.q_BHTD.device.type != "cpu":
+        if flex.refusal(request) is None:
+            return Choice("flex", "blocks of the layout, in one kernel")
+        return Choice("dense", f"flex {flex.refusal(request)}")
+    if tokens < _ALWAYS_DENSE:
+        return Choice("dense", f"under {_ALWAYS_DENSE} tokens a call is too short to save anything")
+    refused = gathered.refusal(request)
+    if refused is not None or not joined.available(request.q_BHTD, request.dropout):
+        pairs = request.pattern.layout(tokens, gathered.BLOCK).computed_pairs
+        pays = refused is None and pairs * _COPIED_PAIR_COST < tokens**2
+        return Choice("gathered" if pays else "dense", f"{pairs:,} copied pairs against {tokens**2:,}")
+    return _cheaper(request)
+
+
+def _cheaper(request: Request) -> Choice:
+    """Hold the predicted time of `gathered` against that of `dense` with the same mask."""
+    _, heads, tokens, head_dim = request.q_BHTD.shape
+    rates = cost.rates()
+    whole = cuts.cut(request.pattern, tokens, request.q_BHTD.dtype, request.q_BHTD.device)
+    sparse = (heads * whole.pairs * rates.gathered_pair(head_dim) + len(whole.pieces) * rates.piece) / 1e6
+    full = heads * tokens**2 * rates.dense_pair(head_dim) / 1e6
+    reason = f"{whole.pairs:,} of {tokens**2:,} pairs: about {sparse:.2f} ms a text against {full:.2f}"
+    return Choice("gathered" if sparse < full else "dense", reason)
 
 
 def choose_for_export(pattern: Pattern, limit: int | None) -> Choice:
@@ -225,6 +267,13 @@ def _check_batch(
     batch, heads, tokens, _ = q_BHTD.shape
     if any(isinstance(part, Every) for part in pattern.walk()):
         raise PatternError(f"{pattern} depends on the layer; pass pattern.resolve(layer)")
+    if any(
+        isinstance(part, Selector | Approximation)
+        for whole in pattern.walk()
+        for part in whole.parts()
+        if isinstance(whole, Union) or (isinstance(whole, Intersection) and isinstance(part, Approximation))
+    ):
+        raise PatternError(f"{pattern} joins what has no mask: selectors meet patterns by & alone, approximations none")
     if tokens != keys and (not isinstance(pattern, Full) or documents is not None or global_tokens is not None):
         raise PatternError(
             f"{pattern} is for self-attention, but there are {tokens} queries and {keys} keys; use full and a mask"
@@ -454,6 +503,9 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
             request = replace(request, padding=padding)
     name = choose(request).impl if impl == "auto" else impl
     backend = BACKENDS[name]
+    by_itself = [part for part in request.pattern.walk() if isinstance(part, Selector | Approximation)]
+    if by_itself and name not in ("selected", "lowrank"):
+        raise OptionError(f"impl {name!r} computes masks of positions, and {by_itself[0]} is none; use 'auto'")
     if not backend.any_mask and (request.mask_BHTS is not None or request.q_BHTD.shape[2] != request.k_BHSD.shape[2]):
         raise OptionError(f"impl {name!r} takes neither a general mask nor cross-attention; use 'dense' or 'auto'")
     if not backend.documents and (request.documents_BT is not None or request.global_BT is not None):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from louver.attention import dense, reference
+from louver.attention.kernel import fused_masked
 from louver.attention.masks import pair_mask
 from louver.attention.request import Backend, Request
 
@@ -35,14 +35,14 @@ def compute(request: Request) -> tuple[Tensor, Tensor | None]:
         else:
             outs.append(_chunk(request, start, *inputs))
     out_BHTD = torch.cat(outs, 2) if outs else torch.zeros_like(request.q_BHTD)
-    return out_BHTD, weights(request) if request.return_weights else None
+    return out_BHTD, _weights(request) if request.return_weights else None
 
 
 def _chunk(request: Request, start: int, q_BHCD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> Tensor:
     """Attend from some queries to the keys that their band and their columns hold."""
     first, last = _reach(request, start, start + q_BHCD.shape[2])
     mask = _mask(request, start, start + q_BHCD.shape[2], first, last)
-    return dense.attend_masked(
+    return fused_masked(
         q_BHCD, k_BHSD[:, :, first:last], v_BHSD[:, :, first:last], mask, request.scale, request.dropout
     )
 
@@ -72,7 +72,7 @@ def _mask(request: Request, start: int, stop: int, first: int, last: int) -> Ten
 
 
 @torch.no_grad()
-def weights(request: Request) -> Tensor:
+def _weights(request: Request) -> Tensor:
     """Return the softmax weights of the wanted heads, (B, W, T, S)."""
     heads = request.weights_of
     index = slice(None) if heads is None else list(heads)
@@ -87,8 +87,14 @@ def weights(request: Request) -> Tensor:
     rows = []
     for start in range(0, tokens, CHUNK):
         stop = min(start + CHUNK, tokens)
+        scores_BWCS = chosen.q_BHTD[:, :, start:stop].float() @ chosen.k_BHSD.float().transpose(-1, -2) * request.scale
         mask = _mask(chosen, start, stop, 0, keys)
-        rows.append(reference.weights(chosen.q_BHTD[:, :, start:stop], chosen.k_BHSD, mask, request.scale))
+        if mask is None:
+            rows.append(scores_BWCS.softmax(-1))
+            continue
+        blind = ~mask.any(-1, keepdim=True)
+        scores_BWCS = scores_BWCS.masked_fill(~(mask | blind), float("-inf"))
+        rows.append(scores_BWCS.softmax(-1).masked_fill(blind, 0.0))
     return torch.cat(rows, 2)
 
 

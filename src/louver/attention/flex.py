@@ -9,6 +9,7 @@ Shape letters: B batch, H heads, T tokens, D numbers a head; N query blocks, W k
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -99,7 +100,9 @@ def _ordered(chosen_NN: np.ndarray, device: torch.device) -> tuple[Tensor, Tenso
 
 @lru_cache(maxsize=1)
 def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+    with warnings.catch_warnings():  # torch's compiler warns of its own code when it is first imported
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.compile(flex_attention)
 
 
 BACKEND = Backend(compute, any_mask=False, documents=False, weights=False, refusal=refusal)

@@ -67,6 +67,11 @@ class Piece:
         """Return what belongs to the queries, in their order: (stop - start, H, D)."""
         return x_NHQD.transpose(1, 2).flatten(0, 1)[: self.stop - self.start]
 
+    @property
+    def width(self) -> int:
+        """Keys a block, K."""
+        raise NotImplementedError
+
     def keys(self, x_THD: Tensor) -> Tensor:
         """Lay keys or values out as (N, H, K, D)."""
         raise NotImplementedError
@@ -88,7 +93,8 @@ class Windows(Near):
     right: int
 
     @property
-    def _width(self) -> int:
+    def width(self) -> int:
+        """The block and both sides."""
         return self.left + self.size + self.right
 
     def keys(self, x_THD: Tensor) -> Tensor:
@@ -99,7 +105,7 @@ class Windows(Near):
         if len(part) < last - first:
             before = max(-first, 0)
             part = pad(part, (0, 0, 0, 0, before, last - first - len(part) - before))
-        return part.unfold(0, self._width, self.size).transpose(2, 3)
+        return part.unfold(0, self.width, self.size).transpose(2, 3)
 
     def add_keys(self, total_THD: Tensor, x_NHKD: Tensor) -> None:
         """Add windows up where they overlap, one stretch of a block's length at a time."""
@@ -107,7 +113,7 @@ class Windows(Near):
         last = self.start + self.blocks * self.size + self.right
         inside = first >= 0 and last <= len(total_THD)
         room = total_THD[first:last] if inside else total_THD.new_zeros(last - first, *total_THD.shape[1:])
-        for start in range(0, self._width, self.size):
+        for start in range(0, self.width, self.size):
             stretch = x_NHKD[:, :, start : start + self.size]
             width = stretch.shape[2]
             place = room[start:].unfold(0, width, self.size)[: self.blocks]
@@ -124,6 +130,11 @@ class Table(Near):
     numbers_NK: Tensor
     """Positions of all blocks' keys, flat."""
 
+    @property
+    def width(self) -> int:
+        """Keys of one block."""
+        return len(self.numbers_NK) // self.blocks
+
     def keys(self, x_THD: Tensor) -> Tensor:
         """Copy each block's keys behind each other."""
         return x_THD.index_select(0, self.numbers_NK).view(self.blocks, -1, *x_THD.shape[1:]).transpose(1, 2)
@@ -139,6 +150,11 @@ class Columns(Piece):
 
     positions_C: Tensor
 
+    @property
+    def width(self) -> int:
+        """The columns."""
+        return len(self.positions_C)
+
     def keys(self, x_THD: Tensor) -> Tensor:
         """Copy the columns."""
         return x_THD.index_select(0, self.positions_C)[None].transpose(1, 2)
@@ -151,6 +167,11 @@ class Columns(Piece):
 @dataclass(frozen=True, eq=False)
 class Classes(Piece):
     """Tokens whose distance is a multiple of a stride: `blocks` residue classes of `size` tokens."""
+
+    @property
+    def width(self) -> int:
+        """The class."""
+        return self.size
 
     def laid(self, own_THD: Tensor) -> Tensor:
         """View as residue classes: (N, H, P, D)."""
@@ -192,6 +213,11 @@ class Cut:
         """Queries of each piece, counted from its start, whose gradient is not its own."""
         apart = torch.cat([self.rows_R, self.blind_X])
         return tuple(apart[(apart >= p.start) & (apart < p.stop)] - p.start for p in self.pieces)
+
+    @cached_property
+    def pairs(self) -> int:
+        """Pairs that the kernel computes, those in vain included."""
+        return sum(p.size * p.blocks * p.width for p in self.pieces) + len(self.rows_R) * self.length
 
     @cached_property
     def bytes(self) -> int:

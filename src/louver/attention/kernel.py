@@ -33,3 +33,24 @@ def fused(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, s
     if mask is not None:
         scores_BHTS = scores_BHTS + torch.where(mask, 0.0, UNSEEN).to(scores_BHTS.dtype)
     return scores_BHTS.softmax(-1) @ v_BHSD
+
+
+def fused_masked(
+    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask_BHTS: Tensor | None, scale: float, dropout: float
+) -> Tensor:
+    """Do the same with any mask: a query that sees nothing gets zeros.
+
+    Args:
+        q_BHTD: queries.
+        k_BHSD: keys.
+        v_BHSD: values.
+        mask_BHTS: bool that broadcasts, True = may attend; None for every pair.
+        scale: factor on the products.
+        dropout: probability that a weight is dropped.
+    """
+    if mask_BHTS is None:
+        return fused(q_BHTD, k_BHSD, v_BHSD, None, scale, dropout)
+    # A row without keys is NaN in some kernels: let it see everything, then clear it.
+    blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
+    out_BHTD = fused(q_BHTD, k_BHSD, v_BHSD, mask_BHTS | blind_BHT1, scale, dropout)
+    return out_BHTD.masked_fill(blind_BHT1, 0.0)

@@ -7,6 +7,7 @@ strings, JSON, layouts, costs, pictures, backends and the ONNX export from then 
 from importlib import import_module
 from pkgutil import iter_modules
 
+from louver.patterns.approximations import Approximation, Nystrom
 from louver.patterns.base import (
     REGISTRY,
     UNBOUNDED,
@@ -28,6 +29,7 @@ from louver.patterns.layout import Layout
 from louver.patterns.named import BigBird, Longformer
 from louver.patterns.random_blocks import Random
 from louver.patterns.schedule import ByLength, Every, Heads, by_length, every, heads
+from louver.patterns.selectors import Lsh, Selector, TopK
 from louver.patterns.strided import Strided
 from louver.patterns.window import Window
 from louver.patterns.window_2d import Window2D
@@ -38,6 +40,7 @@ for _module in iter_modules(__path__):
 __all__ = [
     "REGISTRY",
     "UNBOUNDED",
+    "Approximation",
     "BigBird",
     "Blocks",
     "Bounds",
@@ -52,10 +55,14 @@ __all__ = [
     "Kept",
     "Layout",
     "Longformer",
+    "Lsh",
+    "Nystrom",
     "Pattern",
     "Prefix",
     "Random",
+    "Selector",
     "Strided",
+    "TopK",
     "Union",
     "Window",
     "Window2D",
