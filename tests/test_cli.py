@@ -63,22 +63,20 @@ def test_bench_attention_writes_what_others_build_on(tmp_path: Path) -> None:
     rows = json.loads(target.read_text())
     assert {(row["length"], row["impl"]) for row in rows} >= {(40, "sdpa"), (70, "eager"), (70, "gathered")}
     for row in rows:
-        assert set(row) >= set(
-            [
-                "pattern",
-                "length",
-                "head_dim",
-                "impl",
-                "ms",
-                "peak_mb",
-                "flops",
-                "speedup_vs_dense",
-                "speedup_vs_eager",
-                "pair_ratio",
-                "efficiency",
-                "max_error",
-            ]
-        )
+        assert set(row) >= {
+            "pattern",
+            "length",
+            "head_dim",
+            "impl",
+            "ms",
+            "peak_mb",
+            "flops",
+            "speedup_vs_dense",
+            "speedup_vs_eager",
+            "pair_ratio",
+            "efficiency",
+            "max_error",
+        }
         assert row["max_error"] < 1e-5
         assert row["efficiency"] == pytest.approx(row["speedup_vs_dense"] / row["pair_ratio"], abs=2e-3)
     code, _, err = call("bench", "attention", "--lengths", "4,x")
