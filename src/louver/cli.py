@@ -148,6 +148,9 @@ def extend(
         str | None, typer.Option(help="cls or mean; a checkpoint's own head is kept if left out.")
     ] = None,
     prompt: Annotated[str, typer.Option(help="Put before every text.")] = "",
+    positions: Annotated[
+        str, typer.Option(help="How positions reach farther: auto, tile, interpolate, sinusoidal, ntk or yarn.")
+    ] = "auto",
     trust_remote_code: Annotated[bool, typer.Option(help="Run code from the checkpoint.")] = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -156,7 +159,7 @@ def extend(
 
     if short not in ("unchanged", "same"):
         raise OptionError(f"--short is unchanged or same, got {short!r}")
-    options: dict[str, Any] = {"short": short, "pooling": pooling, "prompt": prompt}
+    options: dict[str, Any] = {"short": short, "pooling": pooling, "prompt": prompt, "positions": positions}
     made = make(name, into=into, max_length=max_length, pattern=pattern, trust_remote_code=trust_remote_code, **options)
     _done(made, json_file)
 

@@ -47,6 +47,68 @@ def test_extended_states_equal_the_checkpoint(tiny: Path, long_bundle: Bundle) -
     assert measure(found, expected, mask) <= 1e-5
 
 
+@torch.no_grad()
+def test_tables_are_tiled_stretched_or_sines() -> None:
+    def table(how: str) -> torch.Tensor:
+        model = build("bert")
+        positions.extend(model, 500, how)
+        found: torch.Tensor = model.embeddings.position_embeddings.weight
+        assert found.shape == (512, 32)
+        return found
+
+    old = build("bert").embeddings.position_embeddings.weight
+    tiled = table("tile")
+    assert torch.equal(tiled, table("auto"))
+    assert torch.equal(tiled, torch.cat([old, old, old[:112]]))
+    stretched = table("interpolate")
+    assert torch.allclose(stretched[[0, -1]], old[[0, -1]], atol=1e-5)
+    place = 300 * 199 / 511  # row 300 of 512 lies here among the old 200
+    low = int(place)
+    expected = old[low] + (place - low) * (old[low + 1] - old[low])
+    assert torch.allclose(stretched[300], expected, atol=1e-4)
+    sines = table("sinusoidal")
+    assert torch.allclose(
+        positions.sinusoidal(5, 4)[3],
+        torch.tensor([3.0, 3.0, 0.03, 0.03])
+        .sin()
+        .where(torch.tensor([True, False, True, False]), torch.tensor([3.0, 3.0, 0.03, 0.03]).cos()),
+    )
+    assert sines.std() == pytest.approx(float(old.std()), rel=0.2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("how", ["ntk", "yarn"])
+def test_rotary_frequencies_scale_and_survive_a_reload(how: str, tmp_path: Path) -> None:
+    model = build("modernbert")
+    local = model.rotary_emb.sliding_attention_inv_freq.clone()
+    whole = model.rotary_emb.full_attention_inv_freq.clone()
+    positions.extend(model, 1600, how)
+    length = positions.length(model)
+    found = model.rotary_emb.full_attention_inv_freq
+    assert torch.equal(model.rotary_emb.sliding_attention_inv_freq, local)  # its window holds no new distance
+    assert found[0] == pytest.approx(float(whole[0]), rel=1e-5)  # the fastest stays
+    assert found[-1] == pytest.approx(
+        float(whole[-1]) * 200 / length, rel=1e-3
+    )  # the slowest turns over the new length
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    ids = torch.randint(5, 200, (1, 700))
+    assert torch.equal(again(input_ids=ids).last_hidden_state, model(input_ids=ids).last_hidden_state)
+
+
+def test_ways_that_change_short_texts_want_to_be_told(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r'answers to short texts would change .* accept it with short="same"'):
+        extend(tiny, into=tmp_path / "a", max_length=128, positions="interpolate")
+    bundle = extend(tiny, into=tmp_path / "a", max_length=128, positions="interpolate", short="same")
+    assert bundle.card.history[-1].settings["positions"] == "interpolate"
+    with pytest.raises(OptionError, match="unknown way to extend positions 'stretch'"):
+        extend(tiny, into=tmp_path / "b", max_length=128, positions="stretch")
+    with pytest.raises(OptionError, match="bert has a position table, got 'yarn'; choose one of: auto, tile"):
+        extend(tiny, into=tmp_path / "b", max_length=128, positions="yarn")
+    with pytest.raises(OptionError, match="modernbert has rotary positions, got 'tile'; choose one of: auto, ntk"):
+        positions.extend(build("modernbert"), 500, "tile")
+
+
 @pytest.mark.parametrize("family", sorted(CONFIGS))
 @torch.no_grad()
 def test_positions_of_every_family(family: str) -> None:

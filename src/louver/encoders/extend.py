@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from louver.bundle import CARD, Bundle, Card, Golden, Record, check_target, write_card, writing
-from louver.encoders import positions
+from louver.encoders import positions as positioning
 from louver.encoders.load import license_of, load_plain, quiet
 from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
@@ -39,6 +39,7 @@ def extend(
     short: Literal["unchanged", "same"] = "unchanged",
     pooling: Pooling | None = None,
     prompt: str = "",
+    positions: str = "auto",
     override: bool = False,
     trust_remote_code: bool = False,
     replace: bool = False,
@@ -55,6 +56,8 @@ def extend(
         pooling: how token states become one vector; None takes the checkpoint's own head, or the mean. "cls" or "mean"
             leaves a head of the checkpoint behind.
         prompt: put before every text, as in ``query: ``.
+        positions: how they reach farther, one of `louver.encoders.positions.WAYS`; all but "auto" and "tile" change the
+            answers to short texts, and want `short="same"`.
         override: let the pattern replace a model's own local layers (ModernBERT) instead of meeting them.
         trust_remote_code: run code from the checkpoint; off unless you have read it.
         replace: write over an old bundle.
@@ -75,12 +78,12 @@ def extend(
     headed = "ForSequenceClassification" in type(model).__name__
     if pooling == "own" and not headed:
         raise OptionError(f"{name} has no classification head of its own; give pooling cls or mean, or leave it out")
-    original = min(positions.length(model), max(int(tokenizer.model_max_length), 1))
+    original = min(positioning.length(model), max(int(tokenizer.model_max_length), 1))
     if max_length < original:
         raise OptionError(f"{name} reads {original} tokens already, got max_length={max_length}; give a larger one")
     whole = by_length({original: Full(), math.inf: chosen}) if short == "unchanged" else chosen
     before = load_plain(name, trust_remote_code=trust_remote_code)[0]
-    positions.extend(model, max_length)
+    positioning.extend(model, max_length, positions)
     plug(model, whole, override=override)
     numbers = {"short_text_max_difference": _difference(before, model, original, max_length)}
     small = all(value <= TOLERANCE for value in numbers["short_text_max_difference"].values())  # a NaN is not
@@ -108,7 +111,13 @@ def extend(
         history=[
             Record(
                 step="extend",
-                settings={"max_length": max_length, "pattern": str(chosen), "short": short, "pooling": pooling},
+                settings={
+                    "max_length": max_length,
+                    "pattern": str(chosen),
+                    "short": short,
+                    "pooling": pooling,
+                    "positions": positions,
+                },
                 numbers=numbers,
                 seconds=time.perf_counter() - began,
                 versions=versions(),
