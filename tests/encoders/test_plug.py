@@ -8,7 +8,15 @@ import torch
 import transformers
 from tests.conftest import large_weights
 
-from louver.encoders.plug import FAMILIES, _split_mask, keep_layers, layer_patterns, plug, without_attention_dropout
+from louver.encoders.plug import (
+    FAMILIES,
+    _split_mask,
+    drop_edges,
+    keep_layers,
+    layer_patterns,
+    plug,
+    without_attention_dropout,
+)
 from louver.errors import ModelError, OptionError, PatternError
 from louver.patterns import parse
 
@@ -115,6 +123,33 @@ def test_schedules_count_layers(family: str) -> None:
     assert torch.equal(*both)
     other = plug(model, "every(3, full, else_=window(4))")(input_ids=ids, attention_mask=mask).last_hidden_state
     assert measure(other, both[0], mask) > 1e-2
+
+
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@torch.no_grad()
+def test_edges_are_dropped_while_training_alone(family: str) -> None:
+    model = plug(build(family), "window(20) | global(1)")
+    without_attention_dropout(model)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    ids, mask = batch(family, "right")
+
+    def states() -> torch.Tensor:
+        found: torch.Tensor = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return found
+
+    whole = states()
+    drop_edges(model, 0.3, seed=1)
+    assert torch.equal(states(), whole)
+    model.train()
+    first, again = states(), states()
+    assert torch.equal(first, again)
+    assert measure(first, whole, mask) > 1e-2
+    drop_edges(model, 0.3, seed=2)
+    assert measure(states(), first, mask) > 1e-2
+    drop_edges(model, None)
+    assert measure(states(), whole, mask) <= 1e-5
 
 
 @torch.no_grad()

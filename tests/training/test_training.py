@@ -15,6 +15,7 @@ import louver
 from louver.bundle import Bundle
 from louver.compression import DistillOptions, distill
 from louver.encoders import read_bundle
+from louver.encoders.plug import drop_edges
 from louver.errors import BundleError, OptionError, StorageError, TextError, TrainingError
 from louver.tasks import Classification, Columns, Example, Splits, make_splits, read_examples
 from louver.text import Tokenizer
@@ -189,7 +190,9 @@ def test_a_loss_that_is_no_number_stops_training_with_its_step(
     long_bundle: Bundle, colours: Path, tmp_path: Path
 ) -> None:
     reader = read_bundle(long_bundle)
-    learner = Learner(reader, lambda r, b: (torch.tensor(float("nan")), torch.zeros(1)), accumulation=2).train()
+    learner = Learner(
+        reader, lambda r, b: (torch.tensor(float("nan")), torch.zeros(1)), TrainingOptions(accumulation=2)
+    ).train()
     with pytest.raises(TrainingError, match="loss is nan at step 1; training stopped and wrote nothing"):
         learner(input_ids=torch.ones(1, 2))
     options = TrainingOptions(epochs=2, learning_rate=1e30, head_learning_rate=1e30, max_length=64, warmup=0)
@@ -254,6 +257,26 @@ def test_a_family_without_checkpointing_says_so_before_any_work(
     options = TrainingOptions(epochs=1, gradient_checkpointing=True, **QUICK)
     with pytest.raises(OptionError, match="transformers' albert has no gradient checkpointing"):
         finetune(bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
+
+
+def test_dropped_edges_are_drawn_anew_for_every_batch_and_stay_out_of_judgement(
+    long_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    real = drop_edges
+
+    def noted(model: Any, keep: float | None, seed: int) -> None:
+        seeds.append(seed)
+        assert keep == 0.3
+        real(model, keep, seed)
+
+    monkeypatch.setattr("louver.training.fit.drop_edges", noted)
+    options = TrainingOptions(epochs=1, drop_edges=0.3, gradient_checkpointing=True, seed=5, **QUICK)
+    bundle = finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
+    assert seeds == list(range(5, 5 + len(seeds)))
+    assert len(seeds) == bundle.card.history[-1].numbers["steps"]
+    assert bundle.card.pattern == long_bundle.card.pattern
+    assert bundle.card.history[-1].settings["drop_edges"] == 0.3
 
 
 def test_checkpointing_and_class_weights_train_too(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from louver.errors import need_extra
 
 need_extra("train", "torch")
 
-from louver.attention.attend import BACKENDS, Choice, attend, choose
+from louver.attention.attend import attend
+from louver.attention.choose import BACKENDS, Choice, choose
 from louver.attention.lowrank import Linformer
 from louver.attention.masks import from_additive, from_zero_one
 from louver.attention.module import SelfAttention

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from louver.attention import Padding, attend, from_additive
 from louver.errors import ModelError, OptionError, PatternError
-from louver.patterns import ByLength, Every, Pattern, Window, parse
+from louver.patterns import ByLength, Every, Kept, Pattern, Window, parse
 
 NAME = "louver"
 
@@ -178,6 +178,9 @@ def _attention(
     # transformers hands out the window plus one, as flash-attention counts it
     own = sliding_window - 1 if sliding_window and not config.louver_override else None
     pattern = _pattern_of_layer(written, _layer(module, written), own)
+    kept = getattr(module, "louver_kept", None)
+    if kept is not None and module.training:
+        pattern = pattern & kept
     padding, mask = _split_mask(attention_mask)
     found = attend(
         query,
@@ -214,6 +217,23 @@ def _split_mask(attention_mask: Padding | Tensor | None) -> tuple[Padding | None
     if attention_mask.ndim != 4:
         raise OptionError(f"attention_mask must have 2 or 4 dimensions, got {attention_mask.ndim}")
     return None, attention_mask if attention_mask.dtype is torch.bool else from_additive(attention_mask)
+
+
+def drop_edges(model: PreTrainedModel, keep: float | None, seed: int = 0) -> None:
+    """Let each layer see a random share of its pairs while training, until the next call (Rong et al. 2020, DropEdge).
+
+    Every token still sees itself, and evaluation sees all pairs. Recomputation in the backward pass sees the same ones.
+
+    Args:
+        model: a plugged encoder.
+        keep: share of the allowed pairs that is kept; None for all of them.
+        seed: of the draw; each layer has its own.
+    """
+    layers = layers_of(model)
+    for index, layer in enumerate(layers):
+        kept = None if keep is None else Kept(keep, seed * len(layers) + index)
+        for module in layer.modules():
+            module.louver_kept = kept  # type: ignore[assignment]
 
 
 def without_attention_dropout(model: PreTrainedModel) -> None:

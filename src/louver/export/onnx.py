@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from louver.attention.attend import EXPORT_LIMIT, choose_for_export
+from louver.attention.choose import EXPORT_LIMIT, choose_for_export
 from louver.attention.gathered import BLOCK
 from louver.bundle import Bundle, Record, write_card, writing
 from louver.encoders.plug import layer_patterns

@@ -20,7 +20,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from louver.encoders.plug import without_attention_dropout
+from louver.encoders.plug import drop_edges, without_attention_dropout
 from louver.encoders.pooling import Reader
 from louver.errors import TrainingError
 from louver.measure.machine import has_bf16
@@ -63,11 +63,11 @@ class Fit:
 class Learner(nn.Module):
     """A reader with its objective, in the form that the Trainer runs: batch in, loss and logits out."""
 
-    def __init__(self, reader: Reader, objective: Objective, accumulation: int) -> None:
+    def __init__(self, reader: Reader, objective: Objective, options: TrainingOptions) -> None:
         super().__init__()
         self.reader = reader
         self.objective = objective
-        self.accumulation = accumulation
+        self.options = options
         self.batches = 0
 
     def forward(self, **batch: Tensor) -> dict[str, Tensor]:
@@ -76,13 +76,15 @@ class Learner(nn.Module):
         Raises:
             TrainingError: naming the step.
         """
+        if self.training and self.options.drop_edges is not None:
+            drop_edges(self.reader.encoder, self.options.drop_edges, self.options.seed + self.batches)
         loss, logits = self.objective(self.reader, batch)
         if self.training:
             self.batches += 1
             if not torch.isfinite(loss):
                 raise TrainingError(
-                    f"loss is {loss.item()} at step {math.ceil(self.batches / self.accumulation)}; training stopped "
-                    "and wrote nothing. Lower the learning rate, or look for broken rows"
+                    f"loss is {loss.item()} at step {math.ceil(self.batches / self.options.accumulation)}; training "
+                    "stopped and wrote nothing. Lower the learning rate, or look for broken rows"
                 )
         return {"loss": loss, "logits": logits}
 
@@ -154,7 +156,7 @@ def fit(
         say(f"epoch {len(judged)} of {options.epochs}: score {judged[-1].score:.4f} after {took:.0f} s")
         return judged[-1].score
 
-    learner = Learner(reader, objective, options.accumulation)
+    learner = Learner(reader, objective, options)
     transformers.set_seed(options.seed)
     with storing("a checkpoint"), tempfile.TemporaryDirectory(prefix="louver-training-") as scratch, _known_warnings():
         trainer = _Trainer(

@@ -35,6 +35,8 @@ class TrainingOptions(BaseModel):
     """"auto" takes bf16 where the hardware multiplies it."""
     attention_dropout: bool = False
     """Keep the checkpoint's dropout on attention weights; without it the fused kernels can be used."""
+    drop_edges: float | None = Field(None, gt=0, lt=1)
+    """Share of each layer's pairs that a batch keeps, drawn anew each time (Rong et al. 2020); None keeps all."""
     class_weights: bool = False
     """Give every class the same say in the loss."""
     max_length: int | None = Field(None, ge=8)
