@@ -41,7 +41,8 @@ format: $(READY) ## Write the format and the safe lint fixes
 	$(BIN)/ruff format .
 
 bench: $(DATA) ## Attention speed on this machine
-	$(BIN)/python benchmarks/attention.py
+	$(BIN)/louver bench attention --lengths 1024,4096,8192 --head-dim 32
+	$(BIN)/louver bench attention --lengths 1024,4096,8192 --head-dim 32 --backward
 
 soak: $(DATA) ## Long runs: ten kills of a recipe, memory over thousands of batches
 	$(BIN)/python -m pytest -m soak

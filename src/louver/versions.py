@@ -1,8 +1,9 @@
-"""Versions of the packages that results depend on."""
+"""What results depend on: versions of packages, and the processor."""
 
 from __future__ import annotations
 
 import hashlib
+import platform
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,3 +29,11 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def processor() -> str:
+    """Return the processor's name, as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf8").splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -266,6 +266,10 @@ def test_what_joins_selectors_and_approximations_is_refused() -> None:
     for pattern in ("topk(64) | window(3)", "nystrom(4) & causal", "nystrom(4) | window(3)"):
         with pytest.raises(PatternError, match="joins what has no mask: selectors meet patterns by & alone"):
             attend(q, k, v, pattern)
+    extra = torch.zeros(1, 20, dtype=torch.bool)
+    for pattern in ("topk(64)", "nystrom(4)", "by_length({512: full, inf: lsh(8)})"):
+        with pytest.raises(PatternError, match="has no mask that extra global tokens could join"):
+            attend(q, k, v, pattern, global_tokens=extra)
     with pytest.raises(PatternError, match="chooses by content and has no mask of positions"):
         parse("topk(64)").mask(64)
     with pytest.raises(PatternError, match="approximates all pairs and has no mask"):

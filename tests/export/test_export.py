@@ -109,6 +109,20 @@ def test_refusals(exported: Bundle, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("random(8)", r"random\(8\) has other pairs at each length, so one graph cannot hold it"),
+        ("topk(64)", r"topk\(64\) chooses keys by content, which no graph of louver's does; serve it on torch"),
+    ],
+)
+def test_patterns_that_no_graph_holds_are_refused(pattern: str, message: str, tiny: Path, tmp_path: Path) -> None:
+    bundle = louver.extend(tiny, into=tmp_path / "long", max_length=128, pattern=pattern)
+    with pytest.raises(OptionError, match=message):
+        export(bundle, into=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize("family", ["roberta", "albert", "distilbert", "modernbert"])
 def test_other_families_export(family: str, tmp_path: Path, minilm_l3: Path) -> None:
     """RoBERTa counts positions over padding, ALBERT shares layers, ModernBERT brings its own windows."""

@@ -19,6 +19,7 @@ import louver
 from louver.bundle import Bundle, write_card, writing
 from louver.errors import BundleError, DataError, OptionError, StorageError, TextError
 from louver.export import export
+from louver.measure.baselines import Baseline
 from louver.runtime import Branch, padding_share, schedule
 from louver.runtime.files import predict_file
 from louver.runtime.replay import replay
@@ -134,6 +135,18 @@ def test_a_text_of_invisible_characters_is_no_text(exported: Bundle) -> None:
             assert found.label is None
             assert found.error is not None
             assert "invisible characters alone" in found.error
+
+
+def test_a_text_that_the_tokenizer_drops_gets_an_error(exported: Bundle, tuned: Bundle) -> None:
+    """A combining accent by itself: visible, but no token is left of it."""
+    with louver.Predictor(exported) as predictor:
+        found = predictor.predict(["moss", "\u0301"])
+        assert [one.error is None for one in found] == [True, False]
+        assert "no character that the tokenizer knows" in str(found[1].error)
+        with pytest.raises(TextError, match="no character that the tokenizer knows"):
+            predictor.logits(["moss", "\u0301"])
+    with pytest.raises(TextError, match="no character that the tokenizer knows"):
+        Baseline(tuned, "dense", max_length=64).logits(["moss", "\u0301"])
 
 
 def test_windows_weigh_by_their_text_not_by_their_specials(tuned: Bundle) -> None:

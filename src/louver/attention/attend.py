@@ -175,6 +175,8 @@ def _check_batch(
         if isinstance(whole, Union) or (isinstance(whole, Intersection) and isinstance(part, Approximation))
     ):
         raise PatternError(f"{pattern} joins what has no mask: selectors meet patterns by & alone, approximations none")
+    if global_tokens is not None and any(isinstance(part, Selector | Approximation) for part in pattern.walk()):
+        raise PatternError(f"{pattern} has no mask that extra global tokens could join; leave global_tokens out")
     if tokens != keys and (not isinstance(pattern, Full) or documents is not None or global_tokens is not None):
         raise PatternError(
             f"{pattern} is for self-attention, but there are {tokens} queries and {keys} keys; use full and a mask"

@@ -35,7 +35,8 @@ _ALWAYS_DENSE = 256
 """Tokens under which `auto` does not even count pairs."""
 
 _COPIED_PAIR_COST = 2.5
-"""Time of a pair over that of a dense one where `gathered` copies keys (dropout, other dtypes); measured on CPUs."""
+"""Time of a pair over that of a dense one where `gathered` copies keys (dropout, other dtypes); measured on CPUs.
+It stands for GPUs too until `flex` has been measured on one; then that is what `auto` should take there."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,6 @@ def choose(request: Request) -> Choice:
         return Choice("dense", "only dense takes a general mask")
     if torch.compiler.is_exporting():
         return choose_for_export(request.pattern, EXPORT_LIMIT.get())
-    if request.q_BHTD.device.type != "cpu":
-        if flex.refusal(request) is None:
-            return Choice("flex", "blocks of the layout, in one kernel")
-        return Choice("dense", f"flex {flex.refusal(request)}")
     if tokens < _ALWAYS_DENSE:
         return Choice("dense", f"under {_ALWAYS_DENSE} tokens a call is too short to save anything")
     refused = gathered.refusal(request)

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from louver.attention.kernel import fused_masked
-from louver.attention.masks import pair_mask
+from louver.attention.masks import meet, row_length
 from louver.attention.request import Backend, Request
+from louver.patterns import Full
 
 CHUNK = 512
 """Queries a chunk."""
@@ -59,16 +60,18 @@ def _reach(request: Request, start: int, stop: int) -> tuple[int, int]:
 
 
 def _mask(request: Request, start: int, stop: int, first: int, last: int) -> Tensor | None:
-    return pair_mask(
-        request.pattern,
-        request.q_BHTD.shape[2],
-        request.k_BHSD.shape[2],
-        request.q_BHTD.device,
-        lengths_B=request.lengths_B,
-        mask_BHTS=request.mask_BHTS,
-        queries=slice(start, stop),
-        stretch=slice(first, last),
-    )
+    """Return the mask of some queries and a stretch of keys; None if every pair is allowed."""
+    device = request.q_BHTD.device
+    parts: list[Tensor] = []
+    queries_C, keys_S = torch.arange(start, stop, device=device), torch.arange(first, last, device=device)
+    if not isinstance(request.pattern, Full):
+        inside: Tensor = request.pattern.allows(queries_C[:, None], keys_S[None, :], row_length(request))
+        parts.append(inside.expand(stop - start, last - first)[None, None])
+    if request.lengths_B is not None:
+        parts.append((keys_S < request.lengths_B[:, None])[:, None, None])
+    if request.mask_BHTS is not None:
+        parts.append(request.mask_BHTS[:, :, start:stop, first:last])
+    return meet(parts)
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ import torch
 
 from louver.patterns import Window
 from louver.storage import write_text
+from louver.versions import processor
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,8 @@ def cache_file() -> Path:
     """Return where the rates of this machine are kept: one file for each processor, thread count and torch."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = os.environ.get("LOUVER_CACHE") or caches / "louver"
-    name = f"{platform.machine()}-{_processor()}-{torch.get_num_threads()}-torch-{torch.__version__}"
+    name = f"{platform.machine()}-{processor()}-{torch.get_num_threads()}-torch-{torch.__version__}"
     return Path(root) / f"attention-{''.join(c if c.isalnum() or c in '.-' else '_' for c in name)}.json"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text("utf8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 @lru_cache(maxsize=1)

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from threading import Lock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from louver.attention.joined import Classes, Columns, Cut, Near, Piece, Table, Windows
+from louver.attention.joined import Classes, Columns, Cut, Piece, Table, Windows
 from louver.attention.kernel import UNSEEN
 from louver.patterns import Pattern, is_length_free
 
@@ -41,24 +42,29 @@ _SHARED = 3
 
 
 class _Store:
-    """The latest cuts, as many as their budget of bytes holds."""
+    """The latest cuts, as many as their budget of bytes holds; for any number of threads."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.cuts: OrderedDict[tuple[object, ...], Cut] = OrderedDict()
         self.bytes = 0
+        self.lock = Lock()
 
     def get(self, key: tuple[object, ...]) -> Cut | None:
-        found = self.cuts.get(key)
-        if found is not None:
-            self.cuts.move_to_end(key)
-        return found
+        with self.lock:
+            found = self.cuts.get(key)
+            if found is not None:
+                self.cuts.move_to_end(key)
+            return found
 
     def put(self, key: tuple[object, ...], made: Cut) -> None:
-        self.cuts[key] = made
-        self.bytes += made.bytes
-        while self.bytes > self.budget and len(self.cuts) > 1:
-            self.bytes -= self.cuts.popitem(last=False)[1].bytes
+        with self.lock:
+            if key in self.cuts:  # another thread made it meanwhile
+                return
+            self.cuts[key] = made
+            self.bytes += made.bytes
+            while self.bytes > self.budget and len(self.cuts) > 1:
+                self.bytes -= self.cuts.popitem(last=False)[1].bytes
 
 
 _kept = _Store(_KEPT_BYTES)
@@ -121,12 +127,11 @@ def _make(pattern: Pattern, length: int, dtype: torch.dtype, device: torch.devic
         any_Q = np.broadcast_to(stretch.mask_NQK.any(-1), (count, size)).reshape(-1)[: stop - start]
         if stretch.mask_NQK.shape[-1] and any_Q.any():
             mask = additive(stretch.mask_NQK)
-            near: Near
             if band is not None:
-                near = Windows(start, stop, size, count, mask, band.left, band.right)
+                pieces.append(Windows(start, stop, size, count, mask, band.left, band.right))
             else:
-                near = Table(start, stop, size, count, mask, tensor(stretch.keys_NK.clip(0, length - 1).reshape(-1)))
-            pieces.append(near)
+                keys = tensor(stretch.keys_NK.clip(0, length - 1).reshape(-1))
+                pieces.append(Table(start, stop, size, count, mask, keys))
             seen_T[start:stop] |= any_Q
         if len(columns_C):
             far_TC = _allowed(pattern, np.arange(start, stop), columns_C, length)

@@ -15,16 +15,7 @@ from louver.attention.request import Backend, Request
 
 def compute(request: Request) -> tuple[Tensor, None]:
     """Call SDPA with the pattern's mask, or with none where every pair is allowed."""
-    mask_BHTS = pair_mask(
-        request.pattern,
-        request.q_BHTD.shape[2],
-        request.k_BHSD.shape[2],
-        request.q_BHTD.device,
-        lengths_B=request.lengths_B,
-        mask_BHTS=request.mask_BHTS,
-        documents_BT=request.documents_BT,
-        global_BT=request.global_BT,
-    )
+    mask_BHTS = pair_mask(request)
     found = fused_masked(request.q_BHTD, request.k_BHSD, request.v_BHSD, mask_BHTS, request.scale, request.dropout)
     return found, None
 

@@ -15,6 +15,7 @@ C columns, R rows, P tokens of a residue class.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +31,7 @@ _DTYPES = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class Piece(ABC):
     """Queries of one text, some of their keys, and how both are laid out for one call of the kernel.
 
     Attributes:
@@ -68,25 +69,21 @@ class Piece:
         return x_NHQD.transpose(1, 2).flatten(0, 1)[: self.stop - self.start]
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """Keys a block, K."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keys(self, x_THD: Tensor) -> Tensor:
         """Lay keys or values out as (N, H, K, D)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add_keys(self, total_THD: Tensor, x_NHKD: Tensor) -> None:
         """Add the gradients of every copy of a key to its place."""
-        raise NotImplementedError
-
-
-class Near(Piece):
-    """Keys around the queries."""
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(Near):
+class Windows(Piece):
     """A band around each block of queries, read as overlapping views."""
 
     left: int
@@ -124,7 +121,7 @@ class Windows(Near):
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Near):
+class Table(Piece):
     """Keys by number, gathered; a masked place may hold any key."""
 
     numbers_NK: Tensor
@@ -295,15 +292,8 @@ def _forward(text: _Text, cut: Cut, scale: float) -> None:
     """Fill a text's output and log-sum-exps."""
     written = 0
     for piece in cut.pieces:
-        found, sums = _OPS._scaled_dot_product_flash_attention_for_cpu(
-            piece.queries(text.q_THD),
-            piece.keys(text.k_THD),
-            piece.keys(text.v_THD),
-            0.0,
-            False,
-            attn_mask=piece.mask,
-            scale=scale,
-        )
+        inputs = piece.queries(text.q_THD), piece.keys(text.k_THD), piece.keys(text.v_THD)
+        found, sums = _kernel(*inputs, piece.mask, scale)
         more, more_lse = piece.tokens(found), piece.tokens(sums[..., None])[..., 0]
         out, lse = text.out_THD[piece.start : piece.stop], text.lse_TH[piece.start : piece.stop]
         if piece.start >= written:
@@ -316,15 +306,8 @@ def _forward(text: _Text, cut: Cut, scale: float) -> None:
         lse.copy_(total)
     rows = cut.rows_R
     if len(rows):
-        found, sums = _OPS._scaled_dot_product_flash_attention_for_cpu(
-            _heads_first(text.q_THD[rows]),
-            _heads_first(text.k_THD),
-            _heads_first(text.v_THD),
-            0.0,
-            False,
-            attn_mask=cut.rows_mask,
-            scale=scale,
-        )
+        inputs = _heads_first(text.q_THD[rows]), _heads_first(text.k_THD), _heads_first(text.v_THD)
+        found, sums = _kernel(*inputs, cut.rows_mask, scale)
         text.out_THD[rows] = found[0].transpose(0, 1)
         text.lse_TH[rows] = sums[0].transpose(0, 1)
     if len(cut.blind_X):
@@ -340,38 +323,38 @@ def _backward(
         own_THD = g_THD[piece.start : piece.stop]
         if len(strangers):
             own_THD = own_THD.index_fill(0, strangers, 0.0)
-        dq, dk, dv = _OPS._scaled_dot_product_flash_attention_for_cpu_backward(
-            piece.laid(own_THD),
-            piece.queries(text.q_THD),
-            piece.keys(text.k_THD),
-            piece.keys(text.v_THD),
-            piece.queries(text.out_THD),
-            piece.sums(text.lse_TH),
-            0.0,
-            False,
-            attn_mask=piece.mask,
-            scale=scale,
-        )
+        inputs = piece.queries(text.q_THD), piece.keys(text.k_THD), piece.keys(text.v_THD)
+        outputs = piece.queries(text.out_THD), piece.sums(text.lse_TH)
+        dq, dk, dv = _kernel_backward(piece.laid(own_THD), *inputs, *outputs, piece.mask, scale)
         dq_THD[piece.start : piece.stop] += piece.tokens(dq)
         piece.add_keys(dk_THD, dk)
         piece.add_keys(dv_THD, dv)
     rows = cut.rows_R
     if len(rows):
-        dq, dk, dv = _OPS._scaled_dot_product_flash_attention_for_cpu_backward(
-            _heads_first(g_THD[rows]),
-            _heads_first(text.q_THD[rows]),
-            _heads_first(text.k_THD),
-            _heads_first(text.v_THD),
-            _heads_first(text.out_THD[rows]),
-            text.lse_TH[rows].transpose(0, 1)[None].contiguous(),
-            0.0,
-            False,
-            attn_mask=cut.rows_mask,
-            scale=scale,
-        )
+        inputs = _heads_first(text.q_THD[rows]), _heads_first(text.k_THD), _heads_first(text.v_THD)
+        outputs = _heads_first(text.out_THD[rows]), text.lse_TH[rows].transpose(0, 1)[None].contiguous()
+        dq, dk, dv = _kernel_backward(_heads_first(g_THD[rows]), *inputs, *outputs, cut.rows_mask, scale)
         dq_THD[rows] += dq[0].transpose(0, 1)
         dk_THD += dk[0].transpose(0, 1)
         dv_THD += dv[0].transpose(0, 1)
+
+
+def _kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """Return output and log-sum-exps."""
+    found: tuple[Tensor, Tensor] = _OPS._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, False, attn_mask=mask, scale=scale
+    )
+    return found
+
+
+def _kernel_backward(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values."""
+    found: tuple[Tensor, Tensor, Tensor] = _OPS._scaled_dot_product_flash_attention_for_cpu_backward(
+        g, q, k, v, out, lse, 0.0, False, attn_mask=mask, scale=scale
+    )
+    return found
 
 
 def _heads_first(x_THD: Tensor) -> Tensor:

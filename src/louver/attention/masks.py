@@ -5,11 +5,13 @@ Shape letters: B batch, H heads, T query tokens, S key tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from louver.attention.request import Request
 from louver.errors import OptionError
 from louver.patterns import Full, Pattern, is_length_free
 
@@ -56,57 +58,35 @@ def places_in_documents(documents_BT: Tensor) -> Tensor:
     return index_T - starts_BT
 
 
-def pair_mask(
-    pattern: Pattern,
-    tokens: int,
-    keys: int,
-    device: torch.device,
-    *,
-    lengths_B: Tensor | None = None,
-    mask_BHTS: Tensor | None = None,
-    documents_BT: Tensor | None = None,
-    global_BT: Tensor | None = None,
-    queries: slice | None = None,
-    stretch: slice | None = None,
-) -> Tensor | None:
+def pair_mask(request: Request) -> Tensor | None:
     """Build the dense mask of a plain pattern and of all that belongs to the batch.
-
-    Args:
-        pattern: who may attend to whom.
-        tokens: queries.
-        keys: keys.
-        device: of the mask.
-        lengths_B: real tokens of each row.
-        mask_BHTS: general mask.
-        documents_BT: document number of each token.
-        global_BT: True for extra global tokens.
-        queries: only these; goes with neither documents nor extra global tokens.
-        stretch: only these keys.
 
     Returns:
         Bool (B|1, H|1, T, S), True = may attend; or None if every pair is allowed.
     """
+    pattern, lengths_B, documents_BT = request.pattern, request.lengths_B, request.documents_BT
+    tokens, keys, device = request.q_BHTD.shape[2], request.k_BHSD.shape[2], request.q_BHTD.device
     parts: list[Tensor] = []
     if documents_BT is not None:
         places_BT = places_in_documents(documents_BT)
         inside_BTS = pattern.allows(places_BT[:, :, None], places_BT[:, None, :], tokens)
-        inside_BTS = _with_globals(inside_BTS, global_BT)
+        inside_BTS = _with_globals(inside_BTS, request.global_BT)
         parts.append((inside_BTS & (documents_BT[:, :, None] == documents_BT[:, None, :]))[:, None])
     elif not isinstance(pattern, Full):
-        inside_TS = pattern_mask(
-            pattern, _row_length(pattern, tokens, lengths_B), tokens, keys, device, queries, stretch
-        )
-        parts.append(_with_globals(inside_TS[None], global_BT)[:, None])
+        inside_TS = _pattern_mask(pattern, row_length(request), tokens, keys, device)
+        parts.append(_with_globals(inside_TS[None], request.global_BT)[:, None])
     if lengths_B is not None:
-        real_BS = torch.arange(keys, device=device) < lengths_B[:, None]
-        parts.append((real_BS if stretch is None else real_BS[:, stretch])[:, None, None])
-    if mask_BHTS is not None:
-        parts.append(mask_BHTS[:, :, queries or slice(None), stretch or slice(None)])
-    if not parts:
-        return None
-    result = parts[0]
-    for part in parts[1:]:
-        result = result & part
+        parts.append((torch.arange(keys, device=device) < lengths_B[:, None])[:, None, None])
+    if request.mask_BHTS is not None:
+        parts.append(request.mask_BHTS)
+    return meet(parts)
+
+
+def meet(masks: Sequence[Tensor]) -> Tensor | None:
+    """Return the pairs that all masks allow; None for no mask."""
+    result: Tensor | None = None
+    for mask in masks:
+        result = mask if result is None else result & mask
     return result
 
 
@@ -114,40 +94,26 @@ def _with_globals(mask_BTS: Tensor, global_BT: Tensor | None) -> Tensor:
     return mask_BTS if global_BT is None else mask_BTS | global_BT[:, :, None] | global_BT[:, None, :]
 
 
-def _row_length(pattern: Pattern, tokens: int, lengths_B: Tensor | None) -> int:
+def row_length(request: Request) -> int:
     """Return the length that a pattern goes by: `attend` gives those that read it rows of one length."""
-    return tokens if lengths_B is None or is_length_free(pattern) else max(1, int(lengths_B[0]))
+    lengths_B = request.lengths_B
+    if lengths_B is None or is_length_free(request.pattern):
+        return request.q_BHTD.shape[2]
+    return max(1, int(lengths_B[0]))
 
 
-def pattern_mask(
-    pattern: Pattern,
-    length: int,
-    tokens: int,
-    keys: int,
-    device: torch.device,
-    queries: slice | None = None,
-    stretch: slice | None = None,
-) -> Tensor:
-    """Return the (tokens, keys) mask of a plain pattern; whole ones are kept for the next call unless traced."""
-    if torch.compiler.is_compiling() or queries is not None:
-        return _pattern_mask(pattern, length, tokens, keys, device, queries, stretch)
-    return _kept_pattern_mask(pattern, length, tokens, keys, device)
+def _pattern_mask(pattern: Pattern, length: int, tokens: int, keys: int, device: torch.device) -> Tensor:
+    """Return the (tokens, keys) mask of a plain pattern; kept for the next call unless a graph is being traced."""
+    make = _make_pattern_mask if torch.compiler.is_compiling() else _kept_pattern_mask
+    return make(pattern, length, tokens, keys, device)
 
 
-def _pattern_mask(
-    pattern: Pattern,
-    length: int,
-    tokens: int,
-    keys: int,
-    device: torch.device,
-    queries: slice | None = None,
-    stretch: slice | None = None,
-) -> Tensor:
-    queries_T = torch.arange(tokens, device=device)[queries or slice(None)]
-    keys_S = torch.arange(keys, device=device)[stretch or slice(None)]
-    mask: Tensor = pattern.allows(queries_T[:, None], keys_S[None, :], length)
-    return mask.expand(queries_T.shape[0], keys_S.shape[0])
+def _make_pattern_mask(pattern: Pattern, length: int, tokens: int, keys: int, device: torch.device) -> Tensor:
+    queries_T = torch.arange(tokens, device=device)[:, None]
+    keys_S = torch.arange(keys, device=device)[None, :]
+    mask: Tensor = pattern.allows(queries_T, keys_S, length)
+    return mask.expand(tokens, keys)
 
 
 # Few entries: a mask of 4,096 tokens takes 16 MB.
-_kept_pattern_mask = lru_cache(maxsize=8)(_pattern_mask)
+_kept_pattern_mask = lru_cache(maxsize=8)(_make_pattern_mask)

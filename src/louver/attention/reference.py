@@ -18,16 +18,7 @@ def compute(request: Request) -> tuple[Tensor, Tensor]:
     Returns:
         The output (B, H, T, D) and the weights (B, H, T, S). A query that may see nothing gets zeros.
     """
-    mask_BHTS = pair_mask(
-        request.pattern,
-        request.q_BHTD.shape[2],
-        request.k_BHSD.shape[2],
-        request.q_BHTD.device,
-        lengths_B=request.lengths_B,
-        mask_BHTS=request.mask_BHTS,
-        documents_BT=request.documents_BT,
-        global_BT=request.global_BT,
-    )
+    mask_BHTS = pair_mask(request)
     weights_BHTS = weights(request.q_BHTD, request.k_BHSD, mask_BHTS, request.scale)
     dropped_BHTS = torch.nn.functional.dropout(weights_BHTS, request.dropout) if request.dropout else weights_BHTS
     out_BHTD = (dropped_BHTS @ request.v_BHSD.to(weights_BHTS.dtype)).to(request.v_BHSD.dtype)

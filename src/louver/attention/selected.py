@@ -186,7 +186,7 @@ def hashed_round(request: Request, selector: Lsh, number: int) -> Round:
     query_order, key_order = (torch.argsort(bucket, dim=-1, stable=True) for bucket in (query_bucket, key_bucket))
     size = selector.width
     chunks = -(-tokens // size)
-    queries = pad(query_order, (0, chunks * size - tokens)).unflatten(-1, (chunks, size))  # type: ignore[no-untyped-call]
+    queries = pad(query_order, (0, chunks * size - tokens)).view(*query_order.shape[:2], chunks, size)
     queries[..., -1, size - (chunks * size - tokens) :] = query_order[..., -1:]
     first_bucket = query_bucket.gather(-1, queries[..., 0])
     start = torch.searchsorted(key_bucket.gather(-1, key_order), first_bucket)

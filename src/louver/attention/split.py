@@ -20,8 +20,17 @@ from louver.errors import OptionError, PatternError
 from louver.patterns import Approximation, ByLength, Full, Global, Heads, Pattern, Selector, is_length_free
 
 
+def _is_native(request: Request, impl: str) -> bool:
+    """Say whether documents and extra global tokens go to the backend as they are, in a mask of all pairs."""
+    if request.mask_BHTS is not None or request.return_weights:
+        return True  # both are laid out by the whole row
+    return impl != "auto" and BACKENDS[impl].documents
+
+
 def compute(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
     """Compute a checked request whose pattern, padding and documents may be anything.
+
+    First of all, every document of packed sequences gets a row of its own, beside documents of similar length.
 
     Args:
         request: without its padding.
@@ -31,18 +40,6 @@ def compute(request: Request, padding: Padding | None, impl: str) -> tuple[Tenso
     Returns:
         The output, and the weights if they were asked for.
     """
-    return _by_document(request, padding, impl)
-
-
-def _is_native(request: Request, impl: str) -> bool:
-    """Say whether documents and extra global tokens go to the backend as they are, in a mask of all pairs."""
-    if request.mask_BHTS is not None or request.return_weights:
-        return True  # both are laid out by the whole row
-    return impl != "auto" and BACKENDS[impl].documents
-
-
-def _by_document(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
-    """Give every document of packed sequences a row of its own, documents of similar length together, and put back."""
     if request.documents_BT is None:
         return _by_side(request, padding, impl)
     if _is_native(request, impl):
@@ -213,7 +210,8 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
     """Compute a plain request with one backend, and clear the rows of padding."""
     if padding is not None and not padding.whole:
         if padding.left:  # only `Full` comes here: any order of keys is the same, so the mask says all
-            request = replace(request, mask_BHTS=_meet(request.mask_BHTS, padding.mask_BT[:, None, None, :]))
+            real = padding.mask_BT[:, None, None, :]
+            request = replace(request, mask_BHTS=real if request.mask_BHTS is None else request.mask_BHTS & real)
         else:
             request = replace(request, padding=padding)
     name = choose(request).impl if impl == "auto" else impl
@@ -234,7 +232,3 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
     if padding is not None and not padding.whole and request.q_BHTD.shape[2] == padding.mask_BT.shape[1]:
         out_BHTD = out_BHTD.masked_fill(~padding.mask_BT[:, None, :, None], 0.0)
     return out_BHTD, weights_BHTS
-
-
-def _meet(mask_BHTS: Tensor | None, other: Tensor) -> Tensor:
-    return other if mask_BHTS is None else mask_BHTS & other

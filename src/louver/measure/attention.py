@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -155,7 +156,7 @@ def _calls(
     for name in impls:
         refused = BACKENDS[name].refusal(Request(q, k, v, pattern, scale)) if name != "auto" else None
         if refused is None:
-            forward[name] = lambda name=name: attend(q, k, v, pattern, impl=name)  # type: ignore[misc]
+            forward[name] = partial(attend, q, k, v, pattern, impl=name)
     gradient = torch.ones_like(q)
 
     def both(call: Callable[[], Tensor]) -> Tensor:
@@ -167,7 +168,7 @@ def _calls(
         with torch.inference_mode():
             return call()
 
-    return {name: lambda call=call: both(call) if backward else alone(call) for name, call in forward.items()}  # type: ignore[misc]
+    return {name: partial(both if backward else alone, call) for name, call in forward.items()}
 
 
 def _error(pattern: Pattern, q: Tensor, k: Tensor, v: Tensor, found: Tensor) -> float:

@@ -16,7 +16,7 @@ import torch
 from louver.bundle import Bundle
 from louver.decode import pool_windows
 from louver.encoders import read_bundle
-from louver.errors import OptionError, unknown
+from louver.errors import OptionError, TextError, unknown
 from louver.text import Tokenizer, Truncation, inputs, rectangle
 
 Kind = Literal["truncated", "windows", "dense"]
@@ -54,7 +54,11 @@ class Baseline:
         self._card = bundle.card
 
     def logits(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (n, outputs), in order."""
+        """Return (n, outputs), in order.
+
+        Raises:
+            TextError: for the first text that has no tokens.
+        """
         rule = Truncation.WINDOW if self.kind == "windows" else Truncation.HEAD
         rows = []
         for start in range(0, len(texts), self.batch_size):
@@ -62,6 +66,9 @@ class Baseline:
             found = inputs(
                 self._tokenizer, batch, max_length=self.max_length, truncation=rule, prompt=self._card.prompt
             )
+            refused = next((one.error for one in found if one.error is not None), None)
+            if refused is not None:
+                raise TextError(refused)
             pieces = [piece for one in found for piece in one.pieces]
             outputs = np.concatenate(
                 [self._call(pieces[i : i + self.batch_size]) for i in range(0, len(pieces), self.batch_size)]

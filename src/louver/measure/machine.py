@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from louver.runtime.engine import usable_cores
+from louver.versions import processor
 
 _ISA = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm", "bf16")
 
@@ -54,13 +55,8 @@ def gemm_peak(size: int = 1024, repeats: int = 8) -> float:
 
 def describe() -> dict[str, Any]:
     """Return the machine as JSON-ready values: processor, cores, instruction sets, memory, GPU, measured GEMM peak."""
-    names = {"processor": platform.processor() or platform.machine()}
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        models = [line.split(":", 1)[1].strip() for line in info.read_text("utf8").splitlines() if "model name" in line]
-        names["processor"] = models[0] if models else names["processor"]
     return {
-        **names,
+        "processor": processor(),
         "cores": usable_cores(),
         "isa": sorted(cpu_flags()),
         "memory_gb": _memory_gb(),

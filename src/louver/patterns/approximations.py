@@ -26,8 +26,7 @@ class Approximation(Pattern):
 class Nystrom(Approximation):
     """Attention through landmarks (Nyströmformer: Xiong et al. 2021, equations 13 and 14): 2 n · landmarks pairs.
 
-    Landmarks are the means of equal stretches of a text's queries and keys. The result differs from exact attention;
-    how much is measured, and told in ``docs/results/attention.md``.
+    Landmarks are the means of equal stretches of a text's queries and keys. The result differs from exact attention.
 
     Args:
         landmarks: stretches that a text is cut into.

@@ -101,9 +101,6 @@ class ByLength(Branches):
         """Apply the branch of this length (a plain int)."""
         return self.at(int(length)).allows(queries, keys, length)
 
-    def __str__(self) -> str:
-        return super().__str__()
-
 
 @register
 @dataclass(frozen=True)
@@ -122,9 +119,6 @@ class Heads(Branches):
     def allows(self, queries: Any, keys: Any, length: Any) -> Any:
         """Refuse: pairs exist for a head only."""
         raise PatternError(f"{self} has other pairs in each head; call resolve(layer, head) first")
-
-    def __str__(self) -> str:
-        return super().__str__()
 
 
 def every(n: int, pattern: Pattern | str, *, else_: Pattern | str) -> Pattern:
