@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from louver.attention import Linformer, Padding, Request, attend, choose, chunked, cost, flash, flex, selected
+from louver.attention import Linformer, Padding, Request, attend, choose, chunked, cost, cuts, flash, flex, selected
 from louver.errors import OptionError, PatternError
 from louver.patterns import Nystrom, TopK, parse
 
@@ -344,6 +344,27 @@ def test_auto_goes_by_this_machines_rates(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(cost, "rates", lambda rates=rates: rates)
         assert choose(request).impl == impl
         assert "ms a text against" in choose(request).reason
+
+
+def test_calibration_finds_the_rates_that_made_the_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Times as a machine of known rates would have them: another way to count calls and pairs would not fit."""
+    monkeypatch.setenv("LOUVER_CACHE", str(tmp_path))
+    true = cost.Rates(dense=(0.9, 1.5), gathered=(0.7, 1.6), piece=250_000.0)
+    widths = iter((32, 64))
+    cpu = torch.device("cpu")
+
+    def times(_: Any, __: int) -> list[float]:
+        width = next(widths)
+        wide, narrow = (cuts.cut(parse(f"window({r})"), 2048, torch.float32, cpu) for r in (128, 2))
+        sparse = [12 * w.pairs * true.gathered_pair(width) + len(w.pieces) * true.piece for w in (wide, narrow)]
+        return [12 * 2048**2 * true.dense_pair(width), *sparse]
+
+    monkeypatch.setattr(cost, "_medians", times)
+    found = cost.calibrate()
+    cost.rates.cache_clear()
+    assert found.dense == pytest.approx(true.dense)
+    assert found.gathered == pytest.approx(true.gathered)
+    assert found.piece == pytest.approx(true.piece)
 
 
 def test_calibration_is_kept_and_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

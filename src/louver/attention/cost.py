@@ -10,12 +10,13 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 
 from louver.patterns import Window
@@ -30,7 +31,7 @@ class Rates:
     Attributes:
         dense: by head dim 32 and 64, for SDPA with a mask of all pairs.
         gathered: the same for pairs that `gathered` computes, what it computes in vain included.
-        piece: nanoseconds that each call of the kernel in `gathered` costs beside its pairs.
+        piece: nanoseconds that each call of the kernel in `gathered` costs beside its pairs, copies and joins included.
     """
 
     dense: tuple[float, float]
@@ -46,8 +47,9 @@ class Rates:
         return _between(self.gathered, head_dim)
 
 
-DEFAULT = Rates(dense=(0.85, 1.45), gathered=(1.0, 1.8), piece=20_000.0)
-"""Measured on two cores with AVX-512; processors differ more in speed than in what these are to each other."""
+DEFAULT = Rates(dense=(0.93, 1.48), gathered=(0.83, 1.51), piece=322_000.0)
+"""What `calibrate` found on two cores with AVX-512, the median of three; processors differ more in speed than in what
+these are to each other."""
 
 
 def _between(rates: tuple[float, float], head_dim: int) -> float:
@@ -85,34 +87,31 @@ def calibrate(rounds: int = 7) -> Rates:
     from louver.attention.attend import attend  # `attend` chooses by this module
     from louver.attention.cuts import cut
 
-    dense: list[float] = []
-    gathered: list[float] = []
-    heads, long, short = 12, 2048, 256
-    piece = DEFAULT.piece
+    heads, tokens = 12, 2048
+    dense, gathered, pieces = [], [], []
+    # the same kernel over many pairs and over few: two unknowns, a pair's cost and a call's
+    wide, narrow = Window(128), Window(2)
+    cuts = [cut(pattern, tokens, torch.float32, torch.device("cpu")) for pattern in (wide, narrow)]
+    counts = np.array([[heads * one.pairs, len(one.pieces)] for one in cuts], float)
     for head_dim in (32, 64):
-        pattern = Window(128)
-
-        def call(tokens: int, impl: str, width: int = head_dim, pattern: Window = pattern) -> Callable[[], object]:
-            q_BHTD = torch.randn(1, tokens, heads, width).transpose(1, 2)
-            return lambda: attend(q_BHTD, q_BHTD, q_BHTD, pattern, impl=impl)
-
-        slow, fast, small = _medians([call(long, "dense"), call(long, "gathered"), call(short, "gathered")], rounds)
-        whole = cut(pattern, long, torch.float32, torch.device("cpu"))
-        part = cut(pattern, short, torch.float32, torch.device("cpu"))
-        dense.append(slow / (heads * long**2))
-        # two lengths, two unknowns: a pair's cost and a piece's
-        more_pairs, more_pieces = heads * (whole.pairs - part.pairs), len(whole.pieces) - len(part.pieces)
-        pair = max((fast - small - piece * more_pieces) / more_pairs, dense[-1] / 4)
-        gathered.append(pair)
-        piece = max(1_000.0, (small - pair * heads * part.pairs) / len(part.pieces))
-    found = Rates((dense[0], dense[1]), (gathered[0], gathered[1]), piece)
+        x_BHTD = torch.randn(1, tokens, heads, head_dim).transpose(1, 2)
+        calls = [
+            partial(attend, x_BHTD, x_BHTD, x_BHTD, pattern, impl=impl)
+            for pattern, impl in ((wide, "dense"), (wide, "gathered"), (narrow, "gathered"))
+        ]
+        every_pair, *times = _medians(calls, rounds)
+        dense.append(every_pair / (heads * tokens**2))
+        pair, piece = np.linalg.solve(counts, np.array(times))
+        gathered.append(max(float(pair), dense[-1] / 4))  # a noisy minute must not make pairs free
+        pieces.append(max(float(piece), 1_000.0))
+    found = Rates((dense[0], dense[1]), (gathered[0], gathered[1]), max(pieces))
     write_text(cache_file(), json.dumps(asdict(found), indent=1))
     rates.cache_clear()
     return found
 
 
 @torch.inference_mode()
-def _medians(calls: list[Callable[[], object]], rounds: int) -> list[float]:
+def _medians(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
     """Return median nanoseconds of calls that take turns."""
     times: list[list[int]] = [[] for _ in calls]
     for turn in range(rounds + 2):
