@@ -45,7 +45,7 @@ bench: $(DATA) ## Attention speed on this machine
 	$(BIN)/louver bench attention --lengths 1024,4096,8192 --head-dim 32 --backward
 
 soak: $(DATA) ## Long runs: ten kills of a recipe, memory over thousands of batches
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak -s
 
 data: $(DATA) ## Real weights and texts for demos and tests
 

@@ -155,12 +155,14 @@ def test_any_strides(impl: str, tokens: int) -> None:
         assert all(gap(a, b) < 1e-4 for a, b in zip(got, wanted, strict=True))
 
 
-def test_what_inference_kept_serves_training() -> None:
-    pattern = "window(4) & global(positions=[3, 70])"  # most queries see nothing
+@pytest.mark.parametrize("impl", ["dense", "gathered"])
+@pytest.mark.parametrize("pattern", ["window(4)", "window(5) & global(positions=[3, 70])"])
+def test_what_inference_kept_serves_training(pattern: str, impl: str) -> None:
+    """In the second pattern most queries see nothing."""
     q, k, v = inputs(1, 2, 140)
     with torch.inference_mode():
-        attend(q, k, v, pattern, impl="gathered")
-    found = attend(q, k, v, pattern, impl="gathered")
+        attend(q, k, v, pattern, impl=impl)
+    found = attend(q, k, v, pattern, impl=impl)
     expected = attend(q, k, v, pattern, impl="reference")
     wanted, got = (torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (expected, found))
     assert all(gap(a, b) < 1e-4 for a, b in zip(got, wanted, strict=True))
@@ -270,6 +272,16 @@ def test_cross_attention_and_general_masks() -> None:
     with pytest.raises(OptionError, match="padding holds for queries and keys alike, but there are 5 and 9"):
         attend(q, k, v, padding=real[:, 0, 0])
     assert gap(expected[1], attend(q, k[:, :, :6], v[:, :, :6], mask=mask[:, :, :, :6], impl="reference")[1]) < 1e-6
+
+
+@pytest.mark.parametrize("impl", ["reference", "dense", "chunked", "auto"])
+def test_a_mask_of_keys_alone(impl: str) -> None:
+    q, _, _ = inputs(2, 3, 700)
+    _, k, v = inputs(2, 3, 9)
+    real = torch.ones(2, 1, 1, 9, dtype=torch.bool)
+    real[1, ..., 6:] = False
+    found = attend(q, k, v, mask=real, impl=impl)
+    assert gap(found[1], attend(q, k[:, :, :6], v[:, :, :6], impl="reference")[1]) < 1e-5
 
 
 def test_documents_equal_single_documents() -> None:
@@ -399,7 +411,12 @@ def test_auto_tells_its_choice() -> None:
         ({"padding": torch.ones(1, 5)}, "padding must be bool with True = real token, got torch.float32"),
         ({"padding": torch.ones(1, 5, dtype=torch.bool)}, r"padding must have shape \(batch, tokens\) = \(1, 6\)"),
         ({"padding": torch.tensor([[True, False, True, True, True, True]])}, "padding mask has a hole in row 0"),
-        ({"mask": torch.zeros(1, 1, 6, 6)}, "mask must be bool"),
+        ({"mask": torch.zeros(1, 1, 6, 6)}, "mask must be bool .* convert it with from_zero_one or from_additive"),
+        (
+            {"padding": torch.full((1, 6), -1e20).half()},
+            "padding must be bool with True = real token, got torch.float16",
+        ),
+        ({"mask": torch.ones(1, 1, 5, 6, dtype=torch.bool)}, r"\(1\|1, 1\|1, 6\|1, 6\), got torch.bool \(1, 1, 5, 6\)"),
         ({"mask": torch.ones(1, 1, 6, 6, dtype=torch.bool), "impl": "gathered"}, "takes neither a general mask"),
         (
             {"documents": torch.zeros(1, 3, dtype=torch.int64)},
@@ -429,6 +446,12 @@ def test_refused_shapes_and_patterns() -> None:
         attend(q, k, v.bfloat16())
     with pytest.raises(OptionError, match="must be on one device, got cpu, meta, meta"):
         attend(q, k.to("meta"), v.to("meta"))
+    with pytest.raises(OptionError, match=r"must be floating point numbers, got torch\.int64"):
+        attend(q.long(), k.long(), v.long())
+    with pytest.raises(OptionError, match=r"float16 is for GPUs; on a CPU convert to float32, or to bfloat16"):
+        attend(q.half(), k.half(), v.half())
+    with pytest.raises(OptionError, match=r"need heads with numbers in them, got \(1, 1, 6, 0\)"):
+        attend(q[..., :0], k[..., :0], v[..., :0])
     left = torch.tensor([[False, True, True, True, True, True]])
     with pytest.raises(OptionError, match="left padding goes with neither mask"):
         attend(q, k, v, "window(2)", padding=left, return_weights=True)
@@ -450,6 +473,7 @@ def test_refused_shapes_and_patterns() -> None:
 def test_mask_conversions() -> None:
     assert from_zero_one(torch.tensor([1, 0])).tolist() == [True, False]
     assert from_additive(torch.tensor([0.0, -1e20])).tolist() == [True, False]
+    assert from_additive(torch.tensor([0.0, -1e20]).half()).tolist() == [True, False]  # there it is minus infinity
     with pytest.raises(OptionError, match="holds only 0 and 1"):
         from_zero_one(torch.tensor([0.0, -1e9]))
     with pytest.raises(OptionError, match="carry no bias"):

@@ -85,7 +85,7 @@ def attend(
         pattern: a pattern or its string; `by_length` picks for each row by its own real tokens, `heads` for each head.
         padding: bool (batch, tokens), True = real token, right or left padded; positions count from the first real one.
             It holds for queries and keys alike; in cross-attention give real keys as a `mask`.
-        mask: bool (B|1, H|1, T, S), True = may attend; meets the pattern.
+        mask: bool (B|1, H|1, T|1, S), True = may attend; meets the pattern.
         documents: int64 (B, T), document number of each token of packed sequences; only the same document is seen, and
             positions, lengths and `by_length` are those of the document. Its tokens stand together.
         global_tokens: bool (B, T), tokens that see and are seen by everybody, beside the pattern's own.
@@ -153,6 +153,12 @@ def _check_tensors(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> None:
         raise OptionError(f"q, k and v must have one dtype, got {q_BHTD.dtype}, {k_BHSD.dtype}, {v_BHSD.dtype}")
     if not q_BHTD.device == k_BHSD.device == v_BHSD.device:
         raise OptionError(f"q, k and v must be on one device, got {q_BHTD.device}, {k_BHSD.device}, {v_BHSD.device}")
+    if not q_BHTD.is_floating_point():
+        raise OptionError(f"q, k and v must be floating point numbers, got {q_BHTD.dtype}")
+    if q_BHTD.dtype is torch.float16 and q_BHTD.device.type == "cpu":
+        raise OptionError("float16 is for GPUs; on a CPU convert to float32, or to bfloat16 where it has bf16 products")
+    if 0 in (heads, width):
+        raise OptionError(f"q, k and v need heads with numbers in them, got {tuple(q_BHTD.shape)}")
 
 
 def _check_batch(
@@ -202,10 +208,11 @@ def _check_batch(
         or mask.ndim != 4
         or mask.shape[0] not in (1, batch)
         or mask.shape[1] not in (1, heads)
-        or tuple(mask.shape[2:]) != (tokens, keys)
+        or mask.shape[2] not in (1, tokens)
+        or mask.shape[3] != keys
     ):
         raise OptionError(
-            f"mask must be bool (B|1, H|1, T, S) = ({batch}|1, {heads}|1, {tokens}, {keys}), "
+            f"mask must be bool (B|1, H|1, T|1, S) = ({batch}|1, {heads}|1, {tokens}|1, {keys}), "
             f"got {mask.dtype} {tuple(mask.shape)}; convert it with from_zero_one or from_additive"
         )
     if padding is None or isinstance(padding, Padding):

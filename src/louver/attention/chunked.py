@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from louver.attention.kernel import fused_masked
+from louver.attention.kernel import Sight, fused_masked
 from louver.attention.masks import meet, row_length
 from louver.attention.request import Backend, Request
 from louver.patterns import Full
@@ -43,8 +43,9 @@ def _chunk(request: Request, start: int, q_BHCD: Tensor, k_BHSD: Tensor, v_BHSD:
     """Attend from some queries to the keys that their band and their columns hold."""
     first, last = _reach(request, start, start + q_BHCD.shape[2])
     mask = _mask(request, start, start + q_BHCD.shape[2], first, last)
+    sight = None if mask is None else Sight.of(mask)
     return fused_masked(
-        q_BHCD, k_BHSD[:, :, first:last], v_BHSD[:, :, first:last], mask, request.scale, request.dropout
+        q_BHCD, k_BHSD[:, :, first:last], v_BHSD[:, :, first:last], sight, request.scale, request.dropout
     )
 
 
@@ -70,7 +71,8 @@ def _mask(request: Request, start: int, stop: int, first: int, last: int) -> Ten
     if request.lengths_B is not None:
         parts.append((keys_S < request.lengths_B[:, None])[:, None, None])
     if request.mask_BHTS is not None:
-        parts.append(request.mask_BHTS[:, :, start:stop, first:last])
+        same = request.mask_BHTS.shape[2] == 1  # one row for all queries: left padding
+        parts.append(request.mask_BHTS[:, :, slice(None) if same else slice(start, stop), first:last])
     return meet(parts)
 
 

@@ -25,6 +25,14 @@ from louver.patterns import Full, Pattern, is_length_free
 BLOCK = 128
 """Tokens a block, as FlexAttention's kernels are tuned for."""
 
+_KERNELS = 512
+"""Kernels that one process may compile: one for each pattern, dtype and head dim, and two for its lengths. Of its own
+accord torch stops at eight, and from there on holds all n² scores without a word that reaches the caller."""
+
+
+_SMALLEST_HEAD = 16
+"""Numbers a head that a CUDA kernel's product takes at least."""
+
 
 def refusal(request: Request) -> str | None:
     """Say why FlexAttention cannot compute this, if it cannot."""
@@ -36,6 +44,8 @@ def refusal(request: Request) -> str | None:
             return "computes no gradients on CPUs"
         if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
             return "needs a C++ compiler on CPUs"
+    elif q_BHTD.shape[-1] < _SMALLEST_HEAD:
+        return f"takes head dims from {_SMALLEST_HEAD} on CUDA, not {q_BHTD.shape[-1]}"
     if q_BHTD.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"does not compute in {q_BHTD.dtype}"
     return None
@@ -51,17 +61,26 @@ def compute(request: Request) -> tuple[Tensor, None]:
         length = max(1, int(lengths_B[0]))
     blocks = _kept_blocks(request.pattern, tokens, length, device)
     mask = BlockMask.from_kv_blocks(
-        *blocks, BLOCK_SIZE=BLOCK, mask_mod=_allows(request.pattern, length, lengths_B), seq_lengths=(tokens, tokens)
+        *blocks,
+        BLOCK_SIZE=BLOCK,
+        mask_mod=_allows(request.pattern, length, lengths_B, device),
+        seq_lengths=(tokens, tokens),
     )
-    out_BHTD: Any = _compiled()(request.q_BHTD, request.k_BHSD, request.v_BHSD, block_mask=mask, scale=request.scale)
+    inputs = request.q_BHTD, request.k_BHSD, request.v_BHSD
+    if device.type == "cpu":  # FlexAttention refuses what could have a gradient, even where none is asked for
+        inputs = inputs[0].detach(), inputs[1].detach(), inputs[2].detach()
+    with torch._dynamo.config.patch(recompile_limit=_KERNELS, accumulated_recompile_limit=_KERNELS):
+        out_BHTD: Any = _compiled()(*inputs, block_mask=mask, scale=request.scale)
     return out_BHTD, None
 
 
-def _allows(pattern: Pattern, length: int, lengths_B: Tensor | None) -> Callable[..., Tensor]:
+def _allows(pattern: Pattern, length: int, lengths_B: Tensor | None, device: torch.device) -> Callable[..., Tensor]:
     """Return the pattern as FlexAttention asks for it, pair by pair."""
+    # A tensor: a number would be compiled in, and CPU kernels for any length cannot reckon with it.
+    long = torch.tensor(length, device=device)
 
     def within_text(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        allowed: Tensor = pattern.allows(q, k, length)
+        allowed: Tensor = pattern.allows(q, k, long)
         return allowed if lengths_B is None else allowed & (k < lengths_B[b])
 
     return within_text
@@ -102,7 +121,8 @@ def _ordered(chosen_NN: np.ndarray, device: torch.device) -> tuple[Tensor, Tenso
 def _compiled() -> Callable[..., Any]:
     with warnings.catch_warnings():  # torch's compiler warns of its own code when it is first imported
         warnings.simplefilter("ignore", DeprecationWarning)
-        return torch.compile(flex_attention)
+        import torch._inductor.compile_fx
+    return torch.compile(flex_attention, fullgraph=True)  # an error at the limit, not n² scores
 
 
 BACKEND = Backend(compute, any_mask=False, documents=False, weights=False, refusal=refusal)

@@ -5,6 +5,8 @@ Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -35,8 +37,38 @@ def fused(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, s
     return scores_BHTS.softmax(-1) @ v_BHSD
 
 
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """A mask that the kernel can take: no row of it is empty.
+
+    Attributes:
+        mask: bool that broadcasts to (B, H, T, S), True = may attend. A row without keys is NaN in some kernels, so it
+            is given all of them here.
+        blind: True for those rows, (…, T, 1); None if there is none.
+    """
+
+    mask: Tensor
+    blind: Tensor | None
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Sight:
+        """Read a mask: bool that broadcasts to (B, H, T, S), True = may attend."""
+        blind = ~mask.any(-1, keepdim=True)
+        return cls(mask | blind, blind)
+
+    def settled(self, real: Tensor | None = None) -> Sight:
+        """Look whether any row is empty at all: waits for the device, and pays for masks that are used again.
+
+        Args:
+            real: True for queries that count, broadcasts to (B, H, T, 1); the caller clears the others anyway.
+        """
+        if self.blind is None or bool((self.blind if real is None else self.blind & real).any()):
+            return self
+        return Sight(self.mask, None)
+
+
 def fused_masked(
-    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask_BHTS: Tensor | None, scale: float, dropout: float
+    q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, sight: Sight | None, scale: float, dropout: float
 ) -> Tensor:
     """Do the same with any mask: a query that sees nothing gets zeros.
 
@@ -44,13 +76,9 @@ def fused_masked(
         q_BHTD: queries.
         k_BHSD: keys.
         v_BHSD: values.
-        mask_BHTS: bool that broadcasts, True = may attend; None for every pair.
+        sight: who sees whom; None for every pair.
         scale: factor on the products.
         dropout: probability that a weight is dropped.
     """
-    if mask_BHTS is None:
-        return fused(q_BHTD, k_BHSD, v_BHSD, None, scale, dropout)
-    # A row without keys is NaN in some kernels: let it see everything, then clear it.
-    blind_BHT1 = ~mask_BHTS.any(-1, keepdim=True)
-    out_BHTD = fused(q_BHTD, k_BHSD, v_BHSD, mask_BHTS | blind_BHT1, scale, dropout)
-    return out_BHTD.masked_fill(blind_BHT1, 0.0)
+    out_BHTD = fused(q_BHTD, k_BHSD, v_BHSD, None if sight is None else sight.mask, scale, dropout)
+    return out_BHTD if sight is None or sight.blind is None else out_BHTD.masked_fill(sight.blind, 0.0)

@@ -6,7 +6,6 @@ Shape letters: B batch, H heads, T query tokens, S key tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -73,7 +72,7 @@ def pair_mask(request: Request) -> Tensor | None:
         inside_BTS = _with_globals(inside_BTS, request.global_BT)
         parts.append((inside_BTS & (documents_BT[:, :, None] == documents_BT[:, None, :]))[:, None])
     elif not isinstance(pattern, Full):
-        inside_TS = _pattern_mask(pattern, row_length(request), tokens, keys, device)
+        inside_TS = pattern_mask(pattern, row_length(request), tokens, keys, device)
         parts.append(_with_globals(inside_TS[None], request.global_BT)[:, None])
     if lengths_B is not None:
         parts.append((torch.arange(keys, device=device) < lengths_B[:, None])[:, None, None])
@@ -102,18 +101,9 @@ def row_length(request: Request) -> int:
     return max(1, int(lengths_B[0]))
 
 
-def _pattern_mask(pattern: Pattern, length: int, tokens: int, keys: int, device: torch.device) -> Tensor:
-    """Return the (tokens, keys) mask of a plain pattern; kept for the next call unless a graph is being traced."""
-    make = _make_pattern_mask if torch.compiler.is_compiling() else _kept_pattern_mask
-    return make(pattern, length, tokens, keys, device)
-
-
-def _make_pattern_mask(pattern: Pattern, length: int, tokens: int, keys: int, device: torch.device) -> Tensor:
+def pattern_mask(pattern: Pattern, length: int, tokens: int, keys: int, device: torch.device) -> Tensor:
+    """Return the (tokens, keys) mask of a plain pattern, by a length that may be less than the tokens."""
     queries_T = torch.arange(tokens, device=device)[:, None]
     keys_S = torch.arange(keys, device=device)[None, :]
     mask: Tensor = pattern.allows(queries_T, keys_S, length)
     return mask.expand(tokens, keys)
-
-
-# Few entries: a mask of 4,096 tokens takes 16 MB.
-_kept_pattern_mask = lru_cache(maxsize=8)(_make_pattern_mask)

@@ -26,7 +26,7 @@ class Request:
         scale: factor on the products, usually D ** -0.5.
         dropout: probability that a weight is dropped; 0 outside training.
         padding: which tokens are real, right padded; None if all are.
-        mask_BHTS: bool (B|1, H|1, T, S), True = may attend, or None.
+        mask_BHTS: bool (B|1, H|1, T|1, S), True = may attend, or None.
         documents_BT: document number of each token, or None.
         global_BT: True for extra global tokens, or None.
         return_weights: whether the weights are wanted too.

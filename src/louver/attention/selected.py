@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from louver.attention.kernel import fused_masked
+from louver.attention.kernel import Sight, fused_masked
 from louver.attention.request import Backend, Request
 from louver.patterns import Full, Intersection, Lsh, Pattern, Selector, TopK
 
@@ -139,7 +139,7 @@ def _top_k(request: Request, selector: TopK, rest: Pattern) -> Tensor:
             q[:, start:stop].reshape(-1, 1, size, width),
             keys,
             values,
-            mask.reshape(-1, 1, size, chosen * size),
+            Sight.of(mask.reshape(-1, 1, size, chosen * size)),
             request.scale,
             request.dropout,
         )
