@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from louver.attention import SelfAttention, attend
     from louver.bundle import Bundle
-    from louver.encoders import extend, load
+    from louver.encoders import extend, load, recommend
     from louver.errors import LouverError
     from louver.patterns import Blocks, Causal, Full, Global, Pattern, Window, by_length, every, parse
     from louver.runtime import Predictor
@@ -33,6 +33,7 @@ _HOMES = {
     "extend": "louver.encoders",
     "load": "louver.encoders",
     "parse": "louver.patterns",
+    "recommend": "louver.encoders",
 }
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "extend",
     "load",
     "parse",
+    "recommend",
 ]
 
 

@@ -422,7 +422,10 @@ def attention(
 
 @_command('louver patterns "window(128) | global(1)" --length 4096')
 def patterns(
-    pattern: Annotated[str, typer.Argument(help="A pattern; or calibrate: measure once what auto chooses by.")],
+    pattern: Annotated[
+        str, typer.Argument(help="A pattern; calibrate: measure once what auto chooses by; recommend: for --model.")
+    ],
+    model: Annotated[str | None, typer.Option(help="Checkpoint that a pattern is recommended for.")] = None,
     length: Annotated[int, typer.Option(min=1, help="Tokens of the text.")] = 4096,
     heads: Annotated[int, typer.Option(min=1, help="Attention heads.")] = 12,
     head_dim: Annotated[int, typer.Option(min=1, help="Numbers a head.")] = 64,
@@ -443,6 +446,15 @@ def patterns(
         out.print_json(json.dumps(rates))
         _say(f"wrote {cache_file()}")
         return
+    if pattern == "recommend":
+        from louver.encoders import recommend
+
+        if model is None:
+            raise OptionError("louver patterns recommend needs a model; give --model NAME")
+        advice = recommend(model, length)
+        speedup = "" if advice.attention_speedup is None else f", {advice.attention_speedup}x in attention"
+        _say(f"{advice.reason}{speedup}")
+        pattern = str(advice.pattern)
     found = parse(pattern)
     cost = found.cost(length, heads, head_dim)
     named = {"pattern": str(found), "json": to_json(found), "length": length}

@@ -136,8 +136,8 @@ def test_flex_equals_the_reference(pattern: str) -> None:
         ("flash", {}, "impl 'flash' needs the package flash-attn"),
         ("selected", {}, r"impl 'selected' chooses by content: it wants topk\(…\) or lsh\(…\)"),
         ("lowrank", {}, r"impl 'lowrank' approximates all pairs: it wants nystrom\(…\) by itself, not window\(3\)"),
-        ("dense", {"pattern": "topk(64)"}, r"computes masks of positions, and topk\(64\) is none; use 'auto'"),
-        ("gathered", {"pattern": "nystrom(8)"}, r"computes masks of positions, and nystrom\(8\) is none"),
+        ("dense", {"pattern": "topk(64)"}, r"computes masks of positions, and topk\(64\) has none; use 'auto'"),
+        ("gathered", {"pattern": "nystrom(8)"}, r"computes masks of positions, and nystrom\(8\) has none"),
         ("lowrank", {"pattern": "nystrom(8)", "dropout": 0.5, "training": True}, "'lowrank' has no dropout on weights"),
     ],
 )

@@ -83,7 +83,7 @@ def test_rotary_frequencies_scale_and_survive_a_reload(how: str, tmp_path: Path)
     local = model.rotary_emb.sliding_attention_inv_freq.clone()
     whole = model.rotary_emb.full_attention_inv_freq.clone()
     positions.extend(model, 1600, how)
-    length = positions.length(model)
+    length = positions.length(model.config)
     found = model.rotary_emb.full_attention_inv_freq
     assert torch.equal(model.rotary_emb.sliding_attention_inv_freq, local)  # its window holds no new distance
     assert found[0] == pytest.approx(float(whole[0]), rel=1e-5)  # the fastest stays
@@ -114,16 +114,16 @@ def test_ways_that_change_short_texts_want_to_be_told(tiny: Path, tmp_path: Path
 def test_positions_of_every_family(family: str) -> None:
     model = build(family)
     ids, mask = batch(family, "right")
-    old = positions.length(model)
+    old = positions.length(model.config)
     expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
     positions.extend(model, 500)  # whole blocks: 512
-    assert positions.length(model) == 512
+    assert positions.length(model.config) == 512
     assert measure(model(input_ids=ids, attention_mask=mask).last_hidden_state, expected, mask) <= 1e-6
     longer = torch.randint(5, 200, (1, 512))
     assert torch.isfinite(model(input_ids=longer, attention_mask=torch.ones_like(longer)).last_hidden_state).all()
     if family != "modernbert":
         table = model.embeddings.position_embeddings.weight
-        first = positions.offset(model)
+        first = positions.offset(model.config)
         assert torch.equal(table[first + old], table[first])
         assert len(table) == 512 + first
 
@@ -188,7 +188,7 @@ def test_load_gives_exactly_this_pattern(tiny: Path) -> None:
     model, tokenizer = louver.load(tiny, pattern="window(8) | global(1)", max_length=300)
     assert model.config.louver_pattern == "window(8) | global(1)"
     assert tokenizer.model_max_length == 300
-    assert positions.length(model) == 384
+    assert positions.length(model.config) == 384
 
 
 def test_refusals(tiny: Path, tmp_path: Path, long_bundle: Bundle) -> None:

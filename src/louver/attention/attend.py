@@ -9,6 +9,7 @@ Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, overload
 
 import torch
@@ -19,7 +20,7 @@ from louver.attention.choose import BACKENDS
 from louver.attention.padding import Padding
 from louver.attention.request import Request
 from louver.errors import OptionError, PatternError, unknown
-from louver.patterns import Approximation, Every, Full, Intersection, Pattern, Selector, Union, parse
+from louver.patterns import Approximation, Every, Full, Intersection, Pattern, Selector, Union, holds, parse
 
 
 @overload
@@ -172,16 +173,11 @@ def _check_batch(
 ) -> Padding | None:
     """Refuse what has no meaning for this batch; return the padding, read."""
     batch, heads, tokens, _ = q_BHTD.shape
-    if any(isinstance(part, Every) for part in pattern.walk()):
+    if holds(pattern, Every):
         raise PatternError(f"{pattern} depends on the layer; pass pattern.resolve(layer)")
-    if any(
-        isinstance(part, Selector | Approximation)
-        for whole in pattern.walk()
-        for part in whole.parts()
-        if isinstance(whole, Union) or (isinstance(whole, Intersection) and isinstance(part, Approximation))
-    ):
+    if holds(pattern, Union, Intersection) and _joins_what_has_no_mask(pattern):
         raise PatternError(f"{pattern} joins what has no mask: selectors meet patterns by & alone, approximations none")
-    if global_tokens is not None and any(isinstance(part, Selector | Approximation) for part in pattern.walk()):
+    if global_tokens is not None and holds(pattern, Selector, Approximation):
         raise PatternError(f"{pattern} has no mask that extra global tokens could join; leave global_tokens out")
     if tokens != keys and (not isinstance(pattern, Full) or documents is not None or global_tokens is not None):
         raise PatternError(
@@ -218,6 +214,16 @@ def _check_batch(
     if padding is None or isinstance(padding, Padding):
         return padding
     return Padding.read(padding, batch, keys)
+
+
+@lru_cache(maxsize=256)
+def _joins_what_has_no_mask(pattern: Pattern) -> bool:
+    return any(
+        isinstance(part, Selector | Approximation)
+        for whole in pattern.walk()
+        for part in whole.parts()
+        if isinstance(whole, Union) or (isinstance(whole, Intersection) and isinstance(part, Approximation))
+    )
 
 
 def _scattered_document(documents_BT: Tensor) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -71,18 +72,23 @@ def choose(request: Request) -> Choice:
         pairs = request.pattern.layout(tokens, gathered.BLOCK).computed_pairs
         pays = refused is None and pairs * _COPIED_PAIR_COST < tokens**2
         return Choice("gathered" if pays else "dense", f"{pairs:,} copied pairs against {tokens**2:,}")
-    return _cheaper(request)
+    return _cheaper(request.pattern, tokens, request.q_BHTD.shape[1], request.q_BHTD.shape[3], cost.rates())
 
 
-def _cheaper(request: Request) -> Choice:
-    """Hold the predicted time of `gathered` against that of `dense` with the same mask."""
-    _, heads, tokens, head_dim = request.q_BHTD.shape
-    rates = cost.rates()
-    whole = cuts.cut(request.pattern, tokens, request.q_BHTD.dtype, request.q_BHTD.device)
-    sparse = (heads * whole.pairs * rates.gathered_pair(head_dim) + len(whole.pieces) * rates.piece) / 1e6
-    full = heads * tokens**2 * rates.dense_pair(head_dim) / 1e6
-    reason = f"{whole.pairs:,} of {tokens**2:,} pairs: about {sparse:.2f} ms a text against {full:.2f}"
+@lru_cache(maxsize=1024)
+def _cheaper(pattern: Pattern, tokens: int, heads: int, head_dim: int, rates: cost.Rates) -> Choice:
+    """Hold the predicted time of `gathered` against that of `dense` with the same mask, on a CPU."""
+    sparse, full = predicted(pattern, tokens, heads, head_dim, rates)
+    pairs = cuts.cut(pattern, tokens, torch.float32, torch.device("cpu")).pairs
+    reason = f"{pairs:,} of {tokens**2:,} pairs: about {sparse:.2f} ms a text against {full:.2f}"
     return Choice("gathered" if sparse < full else "dense", reason)
+
+
+def predicted(pattern: Pattern, tokens: int, heads: int, head_dim: int, rates: cost.Rates) -> tuple[float, float]:
+    """Return the milliseconds that `gathered` and `dense` should take for one text on a CPU."""
+    whole = cuts.cut(pattern, tokens, torch.float32, torch.device("cpu"))
+    sparse = heads * whole.pairs * rates.gathered_pair(head_dim) + len(whole.pieces) * rates.piece
+    return sparse / 1e6, heads * tokens**2 * rates.dense_pair(head_dim) / 1e6
 
 
 def choose_for_export(pattern: Pattern, limit: int | None) -> Choice:

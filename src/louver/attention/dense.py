@@ -17,6 +17,9 @@ from louver.attention.padding import Padding
 from louver.attention.request import Backend, Request
 from louver.patterns import Full, Pattern
 
+_ADDED_PAIRS = 1 << 20
+"""Pairs up to which a kept mask is numbers to add, which SDPA would make of it in every call: 4 MB in float32."""
+
 
 def compute(request: Request) -> tuple[Tensor, None]:
     """Call SDPA with the pattern's mask, or with none where every pair is allowed."""
@@ -36,7 +39,8 @@ def _sight(request: Request) -> Sight | None:
         return padding.keep((request.pattern, "sight"), lambda: _padded_sight(request, padding))
     if isinstance(request.pattern, Full):
         return None
-    return _kept_sight(request.pattern, request.q_BHTD.shape[2], request.k_BHSD.shape[2], request.q_BHTD.device)
+    q_BHTD = request.q_BHTD
+    return _kept_sight(request.pattern, q_BHTD.shape[2], request.k_BHSD.shape[2], q_BHTD.dtype, q_BHTD.device)
 
 
 def _padded_sight(request: Request, padding: Padding) -> Sight:
@@ -47,8 +51,9 @@ def _padded_sight(request: Request, padding: Padding) -> Sight:
 
 @lru_cache(maxsize=8)  # few: a mask of 4,096 tokens takes 16 MB
 @torch.inference_mode(False)  # what is kept must serve training too
-def _kept_sight(pattern: Pattern, tokens: int, keys: int, device: torch.device) -> Sight:
-    return Sight.of(pattern_mask(pattern, tokens, tokens, keys, device)).settled()
+def _kept_sight(pattern: Pattern, tokens: int, keys: int, dtype: torch.dtype, device: torch.device) -> Sight:
+    sight = Sight.of(pattern_mask(pattern, tokens, tokens, keys, device)).settled()
+    return sight.added(dtype) if tokens * keys <= _ADDED_PAIRS else sight
 
 
 BACKEND = Backend(compute, any_mask=True, documents=True, weights=False)

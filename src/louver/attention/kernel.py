@@ -25,7 +25,7 @@ def fused(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, mask: Tensor | None, s
         q_BHTD: queries.
         k_BHSD: keys.
         v_BHSD: values.
-        mask: bool that broadcasts to (B, H, T, S), True = may attend; every row must have one True.
+        mask: broadcasts to (B, H, T, S): bool, True = may attend, or numbers to add; every row must see something.
         scale: factor on the products.
         dropout: probability that a weight is dropped.
     """
@@ -42,8 +42,8 @@ class Sight:
     """A mask that the kernel can take: no row of it is empty.
 
     Attributes:
-        mask: bool that broadcasts to (B, H, T, S), True = may attend. A row without keys is NaN in some kernels, so it
-            is given all of them here.
+        mask: broadcasts to (B, H, T, S); bool, True = may attend, or numbers to add to the products. A row without keys
+            is NaN in some kernels, so it is given all of them here.
         blind: True for those rows, (…, T, 1); None if there is none.
     """
 
@@ -65,6 +65,11 @@ class Sight:
         if self.blind is None or bool((self.blind if real is None else self.blind & real).any()):
             return self
         return Sight(self.mask, None)
+
+    def added(self, dtype: torch.dtype) -> Sight:
+        """Return the mask as numbers to add to the products, 0 or minus infinity."""
+        zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
+        return Sight(zeros.masked_fill_(~self.mask, float("-inf")), self.blind)
 
 
 def fused_masked(

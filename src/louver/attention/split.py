@@ -17,7 +17,7 @@ from louver.attention.choose import BACKENDS, choose
 from louver.attention.padding import Padding
 from louver.attention.request import Request
 from louver.errors import OptionError, PatternError
-from louver.patterns import Approximation, ByLength, Full, Global, Heads, Pattern, Selector, is_length_free
+from louver.patterns import Approximation, ByLength, Full, Global, Heads, Pattern, Selector, holds, is_length_free
 
 
 def _is_native(request: Request, impl: str) -> bool:
@@ -43,7 +43,7 @@ def compute(request: Request, padding: Padding | None, impl: str) -> tuple[Tenso
     if request.documents_BT is None:
         return _by_side(request, padding, impl)
     if _is_native(request, impl):
-        if any(isinstance(part, ByLength) for part in request.pattern.walk()):
+        if holds(request.pattern, ByLength):
             raise PatternError("by_length on packed documents goes with neither mask nor weights, nor with this impl")
         return _by_side(request, padding, impl)
     batch, heads, tokens, width = request.q_BHTD.shape
@@ -96,7 +96,8 @@ def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tens
     """Bring left padding to the right, so that positions are indices, and back."""
     if padding is None or padding.whole:
         return _by_branch(request, None, impl)
-    if not padding.left or isinstance(request.pattern, Full):
+    in_place = isinstance(request.pattern, Full) and (impl == "auto" or BACKENDS[impl].any_mask)
+    if not padding.left or in_place:
         return _by_branch(request, padding, impl)
     if request.mask_BHTS is not None or request.documents_BT is not None or request.return_weights:
         raise OptionError("left padding goes with neither mask, documents nor return_weights; pad on the right")
@@ -121,7 +122,7 @@ def _by_branch(request: Request, padding: Padding | None, impl: str) -> tuple[Te
     by their length if the pattern depends on it.
     """
     split_globals = request.global_BT is not None and not _is_native(request, impl)
-    by_length = any(isinstance(part, ByLength) for part in request.pattern.walk())
+    by_length = holds(request.pattern, ByLength)
     if not by_length and not split_globals and is_length_free(request.pattern):
         return _by_head(request, padding, impl)
     batch, _, tokens, _ = request.q_BHTD.shape
@@ -169,7 +170,7 @@ def _with_globals(pattern: Pattern, global_T: Tensor) -> Pattern:
 
 def _by_head(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
     """Split the heads where `heads` gives them patterns of their own, and join."""
-    if not any(isinstance(part, Heads) for part in request.pattern.walk()):
+    if not holds(request.pattern, Heads):
         return _run(request, padding, impl)
     if request.weights_of is not None:
         raise OptionError("weights of chosen heads do not go with heads({…}); ask for all, or for one head's pattern")
@@ -216,9 +217,8 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
             request = replace(request, padding=padding)
     name = choose(request).impl if impl == "auto" else impl
     backend = BACKENDS[name]
-    by_itself = [part for part in request.pattern.walk() if isinstance(part, Selector | Approximation)]
-    if by_itself and name not in ("selected", "lowrank"):
-        raise OptionError(f"impl {name!r} computes masks of positions, and {by_itself[0]} is none; use 'auto'")
+    if name not in ("selected", "lowrank") and holds(request.pattern, Selector, Approximation):
+        raise OptionError(f"impl {name!r} computes masks of positions, and {request.pattern} has none; use 'auto'")
     if not backend.any_mask and (request.mask_BHTS is not None or request.q_BHTD.shape[2] != request.k_BHSD.shape[2]):
         raise OptionError(f"impl {name!r} takes neither a general mask nor cross-attention; use 'dense' or 'auto'")
     if not backend.documents and (request.documents_BT is not None or request.global_BT is not None):

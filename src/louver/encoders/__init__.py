@@ -8,5 +8,17 @@ from louver.encoders.extend import extend
 from louver.encoders.load import load, load_plain
 from louver.encoders.plug import FAMILIES, plug, register
 from louver.encoders.pooling import Reader, read_bundle
+from louver.encoders.recommend import Recommendation, recommend
 
-__all__ = ["FAMILIES", "Reader", "extend", "load", "load_plain", "plug", "read_bundle", "register"]
+__all__ = [
+    "FAMILIES",
+    "Reader",
+    "Recommendation",
+    "extend",
+    "load",
+    "load_plain",
+    "plug",
+    "read_bundle",
+    "recommend",
+    "register",
+]

@@ -78,7 +78,7 @@ def extend(
     headed = "ForSequenceClassification" in type(model).__name__
     if pooling == "own" and not headed:
         raise OptionError(f"{name} has no classification head of its own; give pooling cls or mean, or leave it out")
-    original = min(positioning.length(model), max(int(tokenizer.model_max_length), 1))
+    original = min(positioning.length(model.config), max(int(tokenizer.model_max_length), 1))
     if max_length < original:
         raise OptionError(f"{name} reads {original} tokens already, got max_length={max_length}; give a larger one")
     whole = by_length({original: Full(), math.inf: chosen}) if short == "unchanged" else chosen

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 from louver.attention import Padding, attend, from_additive
 from louver.errors import ModelError, OptionError, PatternError
-from louver.patterns import ByLength, Every, Kept, Pattern, Window, parse
+from louver.patterns import ByLength, Every, Kept, Pattern, Window, holds, parse
 
 NAME = "louver"
 
@@ -199,7 +199,7 @@ def _attention(
 def _layer(module: nn.Module, written: str) -> int:
     layer: int | Callable[[], int] | None = getattr(module, "louver_layer", getattr(module, "layer_idx", None))
     if layer is None:  # a model that transformers built by itself from config.json
-        if any(isinstance(part, Every) for part in parse(written).walk()):
+        if holds(parse(written), Every):
             raise ModelError(f"{written} needs to know its layer; load the model with louver.load")
         return 0
     return layer() if callable(layer) else layer

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from louver.attention.gathered import BLOCK
 from louver.encoders.plug import base_of, family_of
@@ -32,15 +32,14 @@ WAYS: dict[str, str] = {
 _FOR_TABLES, _FOR_ROTARY = ("auto", "tile", "interpolate", "sinusoidal"), ("auto", "ntk", "yarn")
 
 
-def offset(model: PreTrainedModel) -> int:
+def offset(config: PreTrainedConfig) -> int:
     """Return the rows of the position table that stand before the first token's."""
-    padded = family_of(model.config).padded_positions
-    return int(model.config.pad_token_id) + 1 if padded else 0
+    return int(config.pad_token_id) + 1 if family_of(config).padded_positions else 0
 
 
-def length(model: PreTrainedModel) -> int:
+def length(config: PreTrainedConfig) -> int:
     """Return the tokens that a model's positions reach."""
-    return int(model.config.max_position_embeddings) - offset(model)
+    return int(config.max_position_embeddings) - offset(config)
 
 
 def extend(model: PreTrainedModel, max_length: int, how: str = "auto") -> None:
@@ -63,7 +62,7 @@ def extend(model: PreTrainedModel, max_length: int, how: str = "auto") -> None:
     if how not in fitting:
         kind = "rotary positions" if family.embeddings is None else "a position table"
         raise OptionError(f"{model.config.model_type} has {kind}, got {how!r}; choose one of: {', '.join(fitting)}")
-    before, old = offset(model), length(model)
+    before, old = offset(model.config), length(model.config)
     if max_length <= old:
         return
     # sparse graphs pad to whole blocks, and the padding needs rows too

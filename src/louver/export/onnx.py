@@ -25,7 +25,7 @@ from louver.bundle import Bundle, Record, write_card, writing
 from louver.encoders.plug import layer_patterns
 from louver.encoders.pooling import Reader, read_bundle
 from louver.errors import ModelError, OptionError, need_extra
-from louver.patterns import ByLength, Pattern, Selector, is_length_free, parse
+from louver.patterns import ByLength, Pattern, Selector, holds, is_length_free, parse
 from louver.runtime.engine import OnnxEngine
 from louver.text import rectangle
 from louver.versions import versions
@@ -93,13 +93,13 @@ def _branches(source: Bundle) -> list[tuple[int, Pattern]]:
     found = pattern.branches if isinstance(pattern, ByLength) else ((math.inf, pattern),)
     result = [(int(min(limit, whole)), branch) for limit, branch in found]
     for _, branch in result:
-        if any(isinstance(part, Selector) for part in branch.walk()):
+        if holds(branch, Selector):
             raise OptionError(f"{branch} chooses keys by content, which no graph of louver's does; serve it on torch")
         if not is_length_free(branch):
             raise OptionError(
                 f"{branch} has other pairs at each length, so one graph cannot hold it; serve it on torch"
             )
-        if any(isinstance(part, ByLength) for part in branch.walk()):
+        if holds(branch, ByLength):
             raise OptionError("by_length must be the outermost part of a pattern to be exported")
     # a branch that begins beyond the longest text is never used
     return [item for i, item in enumerate(result) if i == 0 or item[0] > result[i - 1][0]]

@@ -16,6 +16,7 @@ from louver.patterns.base import (
     Intersection,
     Pattern,
     Union,
+    holds,
     is_length_free,
     register,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "every",
     "from_json",
     "heads",
+    "holds",
     "is_length_free",
     "parse",
     "register",

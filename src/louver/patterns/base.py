@@ -333,6 +333,12 @@ def register(cls: type[Pattern]) -> type[Pattern]:
     return cls
 
 
+@lru_cache(maxsize=1024)
+def holds(pattern: Pattern, *kinds: type) -> bool:
+    """Say whether a pattern is, or is made of, one of these kinds; kept, because every call of `attend` asks."""
+    return any(isinstance(part, kinds) for part in pattern.walk())
+
+
 @lru_cache(maxsize=256)
 def is_length_free(pattern: Pattern) -> bool:
     """Say whether one set of pairs, cut to size, serves every length; ONNX export needs that."""

@@ -12,6 +12,7 @@ import ast
 import dataclasses
 import math
 import re
+from functools import lru_cache
 from typing import Any
 
 from louver.errors import LouverError, PatternError, unknown
@@ -38,6 +39,11 @@ def parse(text: str | Pattern) -> Pattern:
         return text
     if not isinstance(text, str):
         raise PatternError(f"a pattern is a string or a Pattern, got {text!r}; write for example 'window(128)'")
+    return _read(text)
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> Pattern:
     try:
         tree = ast.parse(_KEYWORD.sub("global_", text.strip()), mode="eval")
     except (SyntaxError, ValueError) as error:
