@@ -18,6 +18,7 @@ from louver.patterns import (
     Strided,
     Window,
     Window2D,
+    parse,
 )
 
 plain = st.one_of(
@@ -32,6 +33,7 @@ plain = st.one_of(
     st.builds(Random, st.integers(1, 20), st.integers(1, 3), st.integers(0, 2**40)),
     st.builds(Longformer, st.integers(1, 20), st.integers(1, 3)),
     st.builds(BigBird, st.integers(1, 12), st.integers(0, 2), st.integers(1, 3)),
+    st.builds(lambda width, extra: parse(f"axial({width}, extra={extra})"), st.integers(2, 12), st.integers(0, 5)),
     st.builds(Window2D, st.integers(1, 12), st.integers(1, 3), st.integers(0, 5)),
     st.builds(Prefix, st.integers(1, 30)),
     st.builds(Kept, st.floats(0.01, 0.99), st.integers(0, 2**40)),

@@ -60,6 +60,7 @@ STRINGS = [
     "longformer(128, tokens=2)",
     "bigbird",
     "bigbird(32, random=2, tokens=1)",
+    "axial(14)",
     "window2d(14)",
     "window2d(14, radius=2, extra=5)",
     "prefix(16)",
@@ -125,6 +126,7 @@ def test_pairs_equal_the_rule_in_words(length: int) -> None:
         (Strided(4) & Causal(), lambda q, k: k <= q and (q - k <= 4 or (q - k) % 4 == 0)),
         (Prefix(3), lambda q, k: k <= q or k < 3),
         (Longformer(4, tokens=2), lambda q, k: abs(q - k) <= 4 or q < 2 or k < 2),
+        (parse("axial(5, extra=2)"), lambda q, k: q < 2 or k < 2 or (q - 2) // 5 == (k - 2) // 5 or (q - k) % 5 == 0),
         (Window2D(5, extra=2), lambda q, k: grid_neighbours(q, k, width=5, radius=1, extra=2)),
     ]
     for pattern, rule in rules:
@@ -242,6 +244,8 @@ def test_a_wide_window_is_full_and_missing_globals_are_ignored() -> None:
         ("random(8, blocks=0)", "random blocks must be positive, got 0"),
         ("longformer(0)", "window radius must be positive, got 0"),
         ("bigbird(64, random=0)", "random blocks must be positive, got 0"),
+        ("axial(1)", "axial width must be 2 or more, got 1"),
+        ("axial(4, extra=-1)", "axial extra must not be negative, got -1"),
         ("window2d(0)", "window2d width must be positive, got 0"),
         ("window2d(4, radius=0)", "window2d radius must be positive, got 0"),
         ("window2d(4, extra=-1)", "window2d extra must not be negative, got -1"),
@@ -273,7 +277,19 @@ def test_patterns_combine_with_patterns_only() -> None:
 
 def test_every_pattern_is_registered_by_its_own_file() -> None:
     compositions = {"by_length", "every", "heads"}
-    static = {"blocks", "causal", "full", "global", "kept", "prefix", "random", "strided", "window", "window2d"}
+    static = {
+        "axial",
+        "blocks",
+        "causal",
+        "full",
+        "global",
+        "kept",
+        "prefix",
+        "random",
+        "strided",
+        "window",
+        "window2d",
+    }
     assert set(REGISTRY) == compositions | static | {"bigbird", "longformer"} | {"topk", "lsh", "nystrom"}
 
 
