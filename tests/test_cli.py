@@ -96,6 +96,16 @@ def test_patterns_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(list(tmp_path.glob("attention-*.json"))) == 1
 
 
+def test_patterns_recommend(minilm_l3: Path) -> None:
+    code, out, err = call("patterns", "recommend", "--model", minilm_l3, "--length", "4096")
+    assert code == 0, err
+    assert "window(128) | global(1) at 4,096 tokens" in " ".join(out.split())
+    assert "ms a layer and text against" in " ".join(err.split())
+    code, _, err = call("patterns", "recommend")
+    assert code == 2
+    assert "louver patterns recommend needs a model; give --model NAME" in err
+
+
 def test_patterns(tmp_path: Path) -> None:
     code, out, _ = call("patterns", "window(8) | global(1)", "--length", "256", "--json", tmp_path / "p.json")
     assert code == 0

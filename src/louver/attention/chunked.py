@@ -41,38 +41,41 @@ def compute(request: Request) -> tuple[Tensor, Tensor | None]:
 
 def _chunk(request: Request, start: int, q_BHCD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> Tensor:
     """Attend from some queries to the keys that their band and their columns hold."""
-    first, last = _reach(request, start, start + q_BHCD.shape[2])
-    mask = _mask(request, start, start + q_BHCD.shape[2], first, last)
-    sight = None if mask is None else Sight.of(mask)
-    return fused_masked(
-        q_BHCD, k_BHSD[:, :, first:last], v_BHSD[:, :, first:last], sight, request.scale, request.dropout
+    stop = start + q_BHCD.shape[2]
+    apart, first, last = _reach(request, start, stop)
+    k_BHSD, v_BHSD = (
+        torch.cat([x[:, :, apart], x[:, :, first:last]], 2) if apart else x[:, :, first:last] for x in (k_BHSD, v_BHSD)
     )
+    keys_S = torch.arange(first, last, device=q_BHCD.device)
+    if apart:
+        keys_S = torch.cat([torch.tensor(apart, device=q_BHCD.device), keys_S])
+    mask = _mask(request, start, stop, keys_S)
+    sight = None if mask is None else Sight.of(mask)
+    return fused_masked(q_BHCD, k_BHSD, v_BHSD, sight, request.scale, request.dropout)
 
 
-def _reach(request: Request, start: int, stop: int) -> tuple[int, int]:
-    """Return the stretch of keys that these queries may see; columns before it make it longer."""
+def _reach(request: Request, start: int, stop: int) -> tuple[list[int], int, int]:
+    """Return the keys that these queries may see: columns that lie apart, and where a stretch starts and stops."""
     keys = request.k_BHSD.shape[2]
     bounds = request.pattern.bounds()
     if bounds is None or not bounds.banded or any(start <= row < stop for row in bounds.rows):
-        return 0, keys
-    columns = [c for c in bounds.columns if c < keys]
+        return [], 0, keys
     first, last = max(0, start - bounds.left), min(keys, stop + bounds.right)
-    return min([first, *columns]), max([last, *(c + 1 for c in columns)])
+    return [c for c in bounds.columns if c < keys and not first <= c < last], first, last
 
 
-def _mask(request: Request, start: int, stop: int, first: int, last: int) -> Tensor | None:
-    """Return the mask of some queries and a stretch of keys; None if every pair is allowed."""
-    device = request.q_BHTD.device
+def _mask(request: Request, start: int, stop: int, keys_S: Tensor) -> Tensor | None:
+    """Return the mask of some queries and some keys; None if every pair is allowed."""
     parts: list[Tensor] = []
-    queries_C, keys_S = torch.arange(start, stop, device=device), torch.arange(first, last, device=device)
     if not isinstance(request.pattern, Full):
+        queries_C = torch.arange(start, stop, device=keys_S.device)
         inside: Tensor = request.pattern.allows(queries_C[:, None], keys_S[None, :], row_length(request))
-        parts.append(inside.expand(stop - start, last - first)[None, None])
+        parts.append(inside.expand(stop - start, len(keys_S))[None, None])
     if request.lengths_B is not None:
         parts.append((keys_S < request.lengths_B[:, None])[:, None, None])
     if request.mask_BHTS is not None:
         same = request.mask_BHTS.shape[2] == 1  # one row for all queries: left padding
-        parts.append(request.mask_BHTS[:, :, slice(None) if same else slice(start, stop), first:last])
+        parts.append(request.mask_BHTS[:, :, slice(None) if same else slice(start, stop)][..., keys_S])
     return meet(parts)
 
 
@@ -88,12 +91,13 @@ def _weights(request: Request) -> Tensor:
         v_BHSD=request.v_BHSD[:, index],
         mask_BHTS=_heads_of(request.mask_BHTS, index),
     )
-    tokens, keys = request.q_BHTD.shape[2], request.k_BHSD.shape[2]
+    tokens = request.q_BHTD.shape[2]
+    keys_S = torch.arange(request.k_BHSD.shape[2], device=request.k_BHSD.device)
     rows = []
     for start in range(0, tokens, CHUNK):
         stop = min(start + CHUNK, tokens)
         scores_BWCS = chosen.q_BHTD[:, :, start:stop].float() @ chosen.k_BHSD.float().transpose(-1, -2) * request.scale
-        mask = _mask(chosen, start, stop, 0, keys)
+        mask = _mask(chosen, start, stop, keys_S)
         if mask is None:
             rows.append(scores_BWCS.softmax(-1))
             continue
