@@ -8,6 +8,8 @@ import torch
 import transformers
 from tests.conftest import large_weights
 
+from louver.attention import Documents
+from louver.encoders import positions
 from louver.encoders.plug import (
     FAMILIES,
     _split_mask,
@@ -91,6 +93,37 @@ def test_full_equals_transformers_and_a_window_does_not(family: str, side: str) 
     assert measure(other, expected, mask) > 1e-2
     without_padding = plug(model, "full")(input_ids=ids).last_hidden_state
     assert measure(without_padding[1:], expected[1:], mask[1:]) > 1e-2
+
+
+@pytest.mark.parametrize("pattern", ["full", "window(6) | global(1)"])
+@pytest.mark.parametrize("family", sorted(CONFIGS))
+@torch.no_grad()
+def test_packed_texts_have_the_states_that_they_have_alone(family: str, pattern: str) -> None:
+    model = plug(build(family), pattern)
+    ids = batch(family, "right")[0][:1].repeat(2, 1)  # the row without padding: RoBERTa counts positions by it
+    lengths = [[60, 1, 39, 50], [30, 70]]  # of texts in a row, padding behind the second
+    mask = torch.arange(150) < torch.tensor([[150], [100]])
+    documents = torch.zeros(2, 150, dtype=torch.int64)
+    places = torch.zeros(2, 150, dtype=torch.int64)
+    for row, counts in enumerate(lengths):
+        start = 0
+        for number, count in enumerate(counts):
+            documents[row, start : start + count] = number
+            places[row, start : start + count] = torch.arange(count)
+            start += count
+        documents[row, start:] = len(counts)
+    found = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=places + positions.offset(model.config),
+        documents=Documents.read(documents, 2, 150),
+    ).last_hidden_state
+    for row, counts in enumerate(lengths):
+        start = 0
+        for count in counts:
+            alone = model(input_ids=ids[row : row + 1, start : start + count]).last_hidden_state[0]
+            assert measure(found[row, start : start + count], alone, torch.ones(count)) <= 1e-5
+            start += count
 
 
 @pytest.mark.parametrize("family", sorted(CONFIGS))

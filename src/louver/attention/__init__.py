@@ -6,6 +6,7 @@ need_extra("train", "torch")
 
 from louver.attention.attend import attend
 from louver.attention.choose import BACKENDS, Choice, choose
+from louver.attention.documents import Documents
 from louver.attention.lowrank import Linformer
 from louver.attention.masks import from_additive, from_zero_one
 from louver.attention.module import SelfAttention
@@ -16,6 +17,7 @@ __all__ = [
     "BACKENDS",
     "Backend",
     "Choice",
+    "Documents",
     "Linformer",
     "Padding",
     "Request",

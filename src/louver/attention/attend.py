@@ -17,6 +17,7 @@ from torch import Tensor
 
 from louver.attention import split
 from louver.attention.choose import BACKENDS
+from louver.attention.documents import Documents
 from louver.attention.padding import Padding
 from louver.attention.request import Request
 from louver.errors import OptionError, PatternError, unknown
@@ -32,7 +33,7 @@ def attend(
     *,
     padding: Tensor | Padding | None = ...,
     mask: Tensor | None = ...,
-    documents: Tensor | None = ...,
+    documents: Tensor | Documents | None = ...,
     global_tokens: Tensor | None = ...,
     scale: float | None = ...,
     dropout: float = ...,
@@ -51,7 +52,7 @@ def attend(
     *,
     padding: Tensor | Padding | None = ...,
     mask: Tensor | None = ...,
-    documents: Tensor | None = ...,
+    documents: Tensor | Documents | None = ...,
     global_tokens: Tensor | None = ...,
     scale: float | None = ...,
     dropout: float = ...,
@@ -69,7 +70,7 @@ def attend(
     *,
     padding: Tensor | Padding | None = None,
     mask: Tensor | None = None,
-    documents: Tensor | None = None,
+    documents: Tensor | Documents | None = None,
     global_tokens: Tensor | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -110,7 +111,8 @@ def attend(
         raise OptionError(f"dropout must be at least 0 and below 1, got {dropout}")
     if impl != "auto" and impl not in BACKENDS:
         raise OptionError(unknown("impl", impl, ["auto", *BACKENDS]))
-    checked = _check_batch(q_BHTD, k_BHSD.shape[2], plain, padding, mask, documents, global_tokens)
+    _check_batch(q_BHTD, k_BHSD.shape[2], plain, padding, mask, documents, global_tokens)
+    batch, _, tokens, _ = q_BHTD.shape
     request = Request(
         q_BHTD,
         k_BHSD,
@@ -119,12 +121,13 @@ def attend(
         scale=q_BHTD.shape[-1] ** -0.5 if scale is None else scale,
         dropout=dropout if training else 0.0,
         mask_BHTS=mask,
-        documents_BT=documents,
+        documents=Documents.read(documents, batch, tokens) if isinstance(documents, Tensor) else documents,
         global_BT=global_tokens,
         return_weights=return_weights is not False,
         weights_of=None if isinstance(return_weights, bool) else _heads(return_weights, q_BHTD.shape[1]),
     )
-    out_BHTD, weights_BHTS = split.compute(request, checked, impl)
+    real = Padding.read(padding, batch, tokens) if isinstance(padding, Tensor) else padding
+    out_BHTD, weights_BHTS = split.compute(request, real, impl)
     if request.return_weights:
         assert weights_BHTS is not None
         return out_BHTD, weights_BHTS
@@ -168,10 +171,10 @@ def _check_batch(
     pattern: Pattern,
     padding: Tensor | Padding | None,
     mask: Tensor | None,
-    documents: Tensor | None,
+    documents: Tensor | Documents | None,
     global_tokens: Tensor | None,
-) -> Padding | None:
-    """Refuse what has no meaning for this batch; return the padding, read."""
+) -> None:
+    """Refuse what has no meaning for this batch."""
     batch, heads, tokens, _ = q_BHTD.shape
     if holds(pattern, Every):
         raise PatternError(f"{pattern} depends on the layer; pass pattern.resolve(layer)")
@@ -187,18 +190,13 @@ def _check_batch(
         raise OptionError(
             f"padding holds for queries and keys alike, but there are {tokens} and {keys}; give real keys as a mask"
         )
-    for name, given, kind in (
-        ("documents", documents, torch.int64),
-        ("global_tokens", global_tokens, torch.bool),
+    if global_tokens is not None and (
+        global_tokens.dtype is not torch.bool or tuple(global_tokens.shape) != (batch, tokens)
     ):
-        if given is not None and (given.dtype is not kind or tuple(given.shape) != (batch, tokens)):
-            raise OptionError(
-                f"{name} must be {kind} (batch, tokens) = ({batch}, {tokens}), got {given.dtype} {tuple(given.shape)}"
-            )
-    if documents is not None:
-        row = _scattered_document(documents)
-        if row is not None:
-            raise OptionError(f"a document of row {row} comes in several stretches; its tokens must stand together")
+        raise OptionError(
+            f"global_tokens must be torch.bool (batch, tokens) = ({batch}, {tokens}), "
+            f"got {global_tokens.dtype} {tuple(global_tokens.shape)}"
+        )
     if mask is not None and (
         mask.dtype is not torch.bool
         or mask.ndim != 4
@@ -211,9 +209,6 @@ def _check_batch(
             f"mask must be bool (B|1, H|1, T|1, S) = ({batch}|1, {heads}|1, {tokens}|1, {keys}), "
             f"got {mask.dtype} {tuple(mask.shape)}; convert it with from_zero_one or from_additive"
         )
-    if padding is None or isinstance(padding, Padding):
-        return padding
-    return Padding.read(padding, batch, keys)
 
 
 @lru_cache(maxsize=256)
@@ -224,12 +219,3 @@ def _joins_what_has_no_mask(pattern: Pattern) -> bool:
         for part in whole.parts()
         if isinstance(whole, Union) or (isinstance(whole, Intersection) and isinstance(part, Approximation))
     )
-
-
-def _scattered_document(documents_BT: Tensor) -> int | None:
-    """Return the first row in which a document's number comes again after another's."""
-    for row, numbers in enumerate(documents_BT):
-        stretches = torch.unique_consecutive(numbers)
-        if len(stretches) != len(torch.unique(stretches)):
-            return row
-    return None

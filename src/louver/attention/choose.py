@@ -61,7 +61,7 @@ def choose(request: Request) -> Choice:
         return Choice("reference", "returns all weights")
     if isinstance(request.pattern, Full):
         return Choice("dense", "every pair is allowed")
-    if request.mask_BHTS is not None or request.documents_BT is not None:
+    if request.mask_BHTS is not None or request.documents is not None:
         return Choice("dense", "only dense takes a general mask")
     if torch.compiler.is_exporting():
         return choose_for_export(request.pattern, EXPORT_LIMIT.get())

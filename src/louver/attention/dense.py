@@ -30,7 +30,7 @@ def compute(request: Request) -> tuple[Tensor, None]:
 
 def _sight(request: Request) -> Sight | None:
     """Return who sees whom; kept for the next call where it is the pattern's alone, for the next layer with padding."""
-    plain = request.mask_BHTS is None and request.documents_BT is None and request.global_BT is None
+    plain = request.mask_BHTS is None and request.documents is None and request.global_BT is None
     if not plain or torch.compiler.is_compiling():
         mask_BHTS = pair_mask(request)
         return None if mask_BHTS is None else Sight.of(mask_BHTS)

@@ -44,33 +44,20 @@ def from_additive(mask: Tensor) -> Tensor:
     return allowed
 
 
-def places_in_documents(documents_BT: Tensor) -> Tensor:
-    """Return each token's position in its own document.
-
-    Args:
-        documents_BT: document numbers; the tokens of a document stand together.
-    """
-    index_T = torch.arange(documents_BT.shape[1], device=documents_BT.device)
-    new_BT = torch.ones_like(documents_BT, dtype=torch.bool)
-    new_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
-    starts_BT = torch.where(new_BT, index_T, 0).cummax(1).values
-    return index_T - starts_BT
-
-
 def pair_mask(request: Request) -> Tensor | None:
     """Build the dense mask of a plain pattern and of all that belongs to the batch.
 
     Returns:
         Bool (B|1, H|1, T, S), True = may attend; or None if every pair is allowed.
     """
-    pattern, lengths_B, documents_BT = request.pattern, request.lengths_B, request.documents_BT
+    pattern, lengths_B, documents = request.pattern, request.lengths_B, request.documents
     tokens, keys, device = request.q_BHTD.shape[2], request.k_BHSD.shape[2], request.q_BHTD.device
     parts: list[Tensor] = []
-    if documents_BT is not None:
-        places_BT = places_in_documents(documents_BT)
+    if documents is not None:
+        places_BT, numbers_BT = documents.places(), documents.numbers_BT
         inside_BTS = pattern.allows(places_BT[:, :, None], places_BT[:, None, :], tokens)
         inside_BTS = _with_globals(inside_BTS, request.global_BT)
-        parts.append((inside_BTS & (documents_BT[:, :, None] == documents_BT[:, None, :]))[:, None])
+        parts.append((inside_BTS & (numbers_BT[:, :, None] == numbers_BT[:, None, :]))[:, None])
     elif not isinstance(pattern, Full):
         inside_TS = pattern_mask(pattern, row_length(request), tokens, keys, device)
         parts.append(_with_globals(inside_TS[None], request.global_BT)[:, None])

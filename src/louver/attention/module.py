@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from louver.attention.attend import attend
+from louver.attention.documents import Documents
 from louver.errors import OptionError
 from louver.patterns import Pattern, parse
 
@@ -63,7 +64,7 @@ class SelfAttention(nn.Module):
         *,
         padding: Tensor | None = None,
         mask: Tensor | None = None,
-        documents: Tensor | None = None,
+        documents: Tensor | Documents | None = None,
         global_tokens: Tensor | None = None,
     ) -> Tensor:
         """Attend from `x_BTE` to itself, or to `context_BSE` (cross-attention, for `Full` and masks).

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from louver.attention.documents import Documents
 from louver.attention.padding import Padding
 from louver.patterns import Pattern
 
@@ -27,7 +28,7 @@ class Request:
         dropout: probability that a weight is dropped; 0 outside training.
         padding: which tokens are real, right padded; None if all are.
         mask_BHTS: bool (B|1, H|1, T|1, S), True = may attend, or None.
-        documents_BT: document number of each token, or None.
+        documents: of packed sequences, or None.
         global_BT: True for extra global tokens, or None.
         return_weights: whether the weights are wanted too.
         weights_of: heads whose weights are wanted; None for all.
@@ -41,7 +42,7 @@ class Request:
     dropout: float = 0.0
     padding: Padding | None = None
     mask_BHTS: Tensor | None = None
-    documents_BT: Tensor | None = None
+    documents: Documents | None = None
     global_BT: Tensor | None = None
     return_weights: bool = False
     weights_of: tuple[int, ...] | None = None
@@ -59,7 +60,7 @@ class Backend:
     Attributes:
         compute: the function; rows of padding may hold anything, `attend` clears them.
         any_mask: takes `mask_BHTS` and queries and keys of different lengths.
-        documents: takes `documents_BT` and `global_BT` as they are; for the others `attend` splits the batch.
+        documents: takes `documents` and `global_BT` as they are; for the others `attend` splits the batch.
         weights: can return the weights.
         refusal: says what else it cannot do, in words that go on from its name; None if it can.
     """

@@ -3,7 +3,8 @@
 Documents of packed sequences become rows, left padding moves to the right, rows with patterns of their own (by length,
 by extra global tokens) are computed apart, and so are heads; then all is put back.
 
-Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head; N documents, X tokens of all rows.
+Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head; N documents of a group, X tokens of all
+rows.
 """
 
 from __future__ import annotations
@@ -40,56 +41,30 @@ def compute(request: Request, padding: Padding | None, impl: str) -> tuple[Tenso
     Returns:
         The output, and the weights if they were asked for.
     """
-    if request.documents_BT is None:
+    if request.documents is None:
         return _by_side(request, padding, impl)
     if _is_native(request, impl):
         if holds(request.pattern, ByLength):
             raise PatternError("by_length on packed documents goes with neither mask nor weights, nor with this impl")
         return _by_side(request, padding, impl)
     batch, heads, tokens, width = request.q_BHTD.shape
-    device = request.q_BHTD.device
     flat = [x.transpose(1, 2).flatten(0, 1) for x in (request.q_BHTD, request.k_BHSD, request.v_BHSD)]
     globals_X = None if request.global_BT is None else request.global_BT.flatten()
     out_XHD = flat[2].new_zeros(batch * tokens, heads, width)
-    for documents in _similar(_documents(request.documents_BT, padding)):
-        lengths_N = torch.tensor([stop - start for start, stop in documents], device=device)
-        starts_N = torch.tensor([start for start, _ in documents], device=device)
-        within_T = torch.arange(int(lengths_N.max()), device=device)
-        real_NT = within_T < lengths_N[:, None]
-        index_NT = torch.where(real_NT, starts_N[:, None] + within_T, starts_N[:, None])
+    for group in request.documents.groups(padding):
+        index_NT, real_NT = group.index_NT, group.padding.mask_BT
         q_NHTD, k_NHTD, v_NHTD = (x[index_NT].transpose(1, 2) for x in flat)
         alone = replace(
             request,
             q_BHTD=q_NHTD,
             k_BHSD=k_NHTD,
             v_BHSD=v_NHTD,
-            documents_BT=None,
+            documents=None,
             global_BT=None if globals_X is None else globals_X[index_NT] & real_NT,
         )
-        found, _ = _by_branch(alone, Padding.of_lengths(lengths_N, len(within_T)), impl)
+        found, _ = _by_branch(alone, group.padding, impl)
         out_XHD = out_XHD.index_copy(0, index_NT[real_NT], found.transpose(1, 2)[real_NT])
     return out_XHD.view(batch, tokens, heads, width).transpose(1, 2), None
-
-
-def _documents(documents_BT: Tensor, padding: Padding | None) -> list[tuple[int, int]]:
-    """Return where each document starts and stops, counted over all rows behind each other; padding has none."""
-    batch, tokens = documents_BT.shape
-    found: list[tuple[int, int]] = []
-    for row in range(batch):
-        first, last = (0, tokens) if padding is None else padding.span(row)
-        place = row * tokens + first
-        for count in torch.unique_consecutive(documents_BT[row, first:last], return_counts=True)[1].tolist():
-            found.append((place, place + count))
-            place += count
-    return found
-
-
-def _similar(documents: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Group documents so that none is padded to more than twice its length."""
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for start, stop in documents:
-        groups.setdefault((stop - start).bit_length(), []).append((start, stop))
-    return list(groups.values())
 
 
 def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
@@ -99,7 +74,7 @@ def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tens
     in_place = isinstance(request.pattern, Full) and (impl == "auto" or BACKENDS[impl].any_mask)
     if not padding.left or in_place:
         return _by_branch(request, padding, impl)
-    if request.mask_BHTS is not None or request.documents_BT is not None or request.return_weights:
+    if request.mask_BHTS is not None or request.documents is not None or request.return_weights:
         raise OptionError("left padding goes with neither mask, documents nor return_weights; pad on the right")
     globals_BT = request.global_BT
     if globals_BT is not None:
@@ -221,7 +196,7 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
         raise OptionError(f"impl {name!r} computes masks of positions, and {request.pattern} has none; use 'auto'")
     if not backend.any_mask and (request.mask_BHTS is not None or request.q_BHTD.shape[2] != request.k_BHSD.shape[2]):
         raise OptionError(f"impl {name!r} takes neither a general mask nor cross-attention; use 'dense' or 'auto'")
-    if not backend.documents and (request.documents_BT is not None or request.global_BT is not None):
+    if not backend.documents and (request.documents is not None or request.global_BT is not None):
         raise OptionError(f"impl {name!r} takes no mask beside documents or global_tokens; use 'dense' or 'auto'")
     if request.return_weights and not backend.weights:
         raise OptionError(f"impl {name!r} does not return weights; use 'reference', 'chunked' or 'auto'")

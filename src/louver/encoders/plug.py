@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from louver.attention import Padding, attend, from_additive
+from louver.attention import Documents, Padding, attend, from_additive
 from louver.errors import ModelError, OptionError, PatternError
 from louver.patterns import ByLength, Every, Kept, Pattern, Window, holds, parse
 
@@ -168,9 +168,10 @@ def _attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    documents: Documents | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend along the pattern that stands in the module's config."""
+    """Attend along the pattern that stands in the module's config; `documents` as the model's caller gave them."""
     config: Any = module.config
     written = getattr(config, "louver_pattern", None)
     if written is None:
@@ -189,6 +190,7 @@ def _attention(
         pattern,
         padding=padding,
         mask=mask,
+        documents=documents,
         scale=scaling,
         dropout=dropout,
         training=module.training,
