@@ -23,6 +23,7 @@ COMMANDS = [
     "check",
     "info",
     "data",
+    "pretrain",
 ]
 
 
@@ -96,6 +97,17 @@ def test_patterns_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(list(tmp_path.glob("attention-*.json"))) == 1
 
 
+def test_pretrain(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    arguments = ("--epochs", "1", "--max-length", "64", "--batch-size", "4")
+    code, out, err = call("pretrain", long_bundle.path, colours, "--into", tmp_path / "mine", *arguments)
+    assert code == 0, err
+    assert json.loads(out)["numbers"]["validation"]["perplexity"] > 1
+    assert "before: loss" in err
+    code, _, err = call("pretrain", long_bundle.path, colours, "--into", tmp_path / "x", "--text", "body")
+    assert code == 2
+    assert "has no column 'body'; it has: text, label" in err
+
+
 def test_patterns_recommend(minilm_l3: Path) -> None:
     code, out, err = call("patterns", "recommend", "--model", minilm_l3, "--length", "4096")
     assert code == 0, err
@@ -122,6 +134,10 @@ def test_user_errors_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
         (("run", tmp_path / "no.yaml"), "is not a file"),
         (("extend", tmp_path, "--into", tmp_path / "x"), "cannot load"),
         (("finetune", "a", "b", "--into", "c", "--batch-size", "0"), "--batch-size: input should be greater than or"),
+        (
+            ("pretrain", "a", "b", "--into", "c", "--unit", "letter"),
+            "--unit: input should be 'token', 'word'",
+        ),
         (("distill", "a", "b", "--into", "c", "--layers", "two"), "--layers is a number or a list"),
         (("finetune", "a", "b", "--into", "c", "--group", "g", "--date", "d"), "split in two ways; give one of them"),
         (("extend", "a", "--into", "b", "--short", "some"), "--short is unchanged or same, got 'some'"),

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, cast
 
 import typer
 from pydantic import ValidationError
@@ -189,6 +189,51 @@ Accumulation = Annotated[int, typer.Option("--accumulation", help="Batches a ste
 Checkpointing = Annotated[bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")]
 ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give every class the same say.")]
 MetricName = Annotated[str | None, typer.Option("--metric", help="The kind's default if left out.")]
+
+
+@_command("louver pretrain runs/long corpus.jsonl --into runs/mine --epochs 3 --max-length 512")
+def pretrain(
+    bundle: BundleDir,
+    data: Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file; its labels are not read.")],
+    into: Into,
+    text: TextColumn = "text",
+    epochs: Epochs = 3,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Rows of packed texts a step.")] = 16,
+    learning_rate: LearningRate = 1e-4,
+    max_length: Annotated[
+        int | None, typer.Option("--max-length", help="Tokens a row; the bundle's if left out.")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="What is hidden at a time: token, word or span.")] = "token",
+    share: Annotated[float, typer.Option(help="Share of the tokens that is to be found.")] = 0.15,
+    static_masks: Annotated[bool, typer.Option("--static-masks", help="The same in every epoch.")] = False,
+    packing: Annotated[bool, typer.Option("--packing/--no-packing", help="Several short texts a row.")] = True,
+    accumulation: Accumulation = 1,
+    gradient_checkpointing: Checkpointing = False,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Let a bundle's encoder find hidden words of your texts, before it is taught anything else."""
+    from louver.text import read_texts
+    from louver.training import PretrainingOptions
+    from louver.training import pretrain as train
+
+    options = PretrainingOptions(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_length=max_length,
+        unit=cast(Any, unit),
+        share=share,
+        static_masks=static_masks,
+        packing=packing,
+        accumulation=accumulation,
+        gradient_checkpointing=gradient_checkpointing,
+        seed=seed,
+    )
+    _done(
+        train(bundle, read_texts(data, text), into=into, options=options, progress=sys.stderr.isatty(), say=_say),
+        json_file,
+    )
 
 
 @_command("louver finetune runs/long tickets.csv --into runs/tuned --label team --epochs 3")

@@ -55,7 +55,12 @@ def load(
 
 
 def load_plain(
-    name: str | Path, *, supported: bool = True, trust_remote_code: bool = False, architecture: str | None = None
+    name: str | Path,
+    *,
+    supported: bool = True,
+    trust_remote_code: bool = False,
+    architecture: str | None = None,
+    new_head: bool = False,
 ) -> tuple[PreTrainedModel, Any]:
     """Load a model as transformers would, with its own attention.
 
@@ -64,6 +69,7 @@ def load_plain(
         supported: refuse architectures that louver cannot work under.
         trust_remote_code: run code from the checkpoint.
         architecture: transformers class to load; None takes the checkpoint's own.
+        new_head: let a head that the checkpoint lacks begin with random weights.
     """
     source = str(name)
     _refuse_pickles(Path(source))
@@ -87,7 +93,7 @@ def load_plain(
             raise
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"cannot load {source!r} ({reason}); give a transformers directory or a hub name") from error
-    _settle(model, sorted(info["missing_keys"]), source)
+    _settle(model, sorted(info["missing_keys"]), source, new_head)
     return model.eval(), tokenizer
 
 
@@ -118,12 +124,14 @@ def quiet() -> Iterator[None]:
             transformers.logging.enable_progress_bar()
 
 
-def _settle(model: PreTrainedModel, missing: list[str], source: str) -> None:
+def _settle(model: PreTrainedModel, missing: list[str], source: str, new_head: bool) -> None:
     """Take away a pooler that the checkpoint lacks (transformers fills it with noise); refuse anything else missing."""
     lost = [key for key in missing if "pooler" not in key]
+    if new_head:
+        lost = [key for key in lost if key.startswith(f"{model.base_model_prefix}.")]
     if lost:
         raise ModelError(f"{source!r} lacks the weights {', '.join(lost[:3])}; it was not saved by this architecture")
-    if missing:
+    if any("pooler" in key for key in missing):
         model.base_model.pooler = None
 
 

@@ -2,7 +2,7 @@
 
 from louver.text.hygiene import check
 from louver.text.inputs import inputs, rectangle
-from louver.text.rows import Row, RowWriter, read_rows, scan_rows
+from louver.text.rows import Row, RowWriter, read_rows, read_texts, scan_rows
 from louver.text.tokenizer import Tokenizer
 from louver.text.truncation import Fitted, Ids, Truncation, cutting, fit
 
@@ -18,6 +18,7 @@ __all__ = [
     "fit",
     "inputs",
     "read_rows",
+    "read_texts",
     "rectangle",
     "scan_rows",
 ]

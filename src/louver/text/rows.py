@@ -18,6 +18,18 @@ FORMATS = (".csv", ".jsonl", ".ndjson", ".parquet", ".tsv")
 _PARQUET_ROWS = 1024
 
 
+def read_texts(path: str | Path, column: str) -> Iterator[object]:
+    """Yield one column of a file; rows that lack it give None.
+
+    Raises:
+        DataError: as `read_rows`, and if the first row has no such column.
+    """
+    for number, row in enumerate(read_rows(path)):
+        if not number and column not in row:
+            raise DataError(f"{path} has no column {column!r}; it has: {', '.join(row)}")
+        yield row.get(column)
+
+
 def read_rows(path: str | Path) -> Iterator[Row]:
     """Yield the rows of a file; the format is the suffix.
 

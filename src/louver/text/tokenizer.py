@@ -7,17 +7,19 @@ are plain text, and whatever truncation or padding the file carries is off, so t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tokenizers
 
-from louver.errors import ModelError
+from louver.errors import ModelError, OptionError
+from louver.text.masking import Vocabulary
 from louver.text.truncation import Ids
 
 FILE = "tokenizer.json"
+Segment = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +31,14 @@ class Tokenizer:
         prefix: special ids before a text, as [CLS].
         suffix: special ids after it, as [SEP].
         pad_id: id of padding.
+        mask_id: id that hides a token, or None.
     """
 
     core: tokenizers.Tokenizer
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     pad_id: int
+    mask_id: int | None = None
 
     @classmethod
     def open(cls, directory: str | Path) -> Tokenizer:
@@ -56,7 +60,9 @@ class Tokenizer:
         text = [i for i, special in enumerate(probe.special_tokens_mask) if not special]
         first, last = (text[0], text[-1]) if text else (len(probe.ids), len(probe.ids) - 1)
         core.encode_special_tokens = True
-        return cls(core, tuple(probe.ids[:first]), tuple(probe.ids[last + 1 :]), _pad_id(core, Path(directory)))
+        directory = Path(directory)
+        mask_id = _named(core, directory, "mask_token", "[MASK]", "<mask>")
+        return cls(core, tuple(probe.ids[:first]), tuple(probe.ids[last + 1 :]), _pad_id(core, directory), mask_id)
 
     @property
     def specials(self) -> int:
@@ -83,19 +89,57 @@ class Tokenizer:
             found.append((ids[:count], ids[count:]))
         return found
 
+    def encode_words(self, texts: Sequence[str], segment: Segment | None = None) -> list[tuple[Ids, Ids]]:
+        """Turn texts into (ids, number of the word that each token belongs to).
+
+        Args:
+            texts: any.
+            segment: cuts a text into words that give the text again when they are joined, as ``jieba.lcut`` does; None
+                takes the tokenizer's own words, which for Chinese are characters.
+
+        Raises:
+            OptionError: if the words of `segment` do not give the text again.
+        """
+        found = []
+        for text, encoding in zip(texts, self.core.encode_batch(list(texts), add_special_tokens=False), strict=True):
+            if segment is None:
+                words = [-1 if word is None else word for word in encoding.word_ids]
+            else:
+                pieces = list(segment(text))
+                if "".join(pieces) != text:
+                    raise OptionError("the words of a segmenter must give the text again when they are joined")
+                owner = [number for number, piece in enumerate(pieces) for _ in piece]
+                words = [owner[start] for start, _ in encoding.offsets]
+            found.append((np.asarray(encoding.ids, np.int64), np.asarray(words, np.int64)))
+        return found
+
+    def vocabulary(self) -> Vocabulary:
+        """Return what masking needs to know.
+
+        Raises:
+            ModelError: if the tokenizer has no mask token.
+        """
+        if self.mask_id is None:
+            raise ModelError("the tokenizer has no mask token; a masked language model needs one, [MASK] or <mask>")
+        special = {number for number, token in self.core.get_added_tokens_decoder().items() if token.special}
+        return Vocabulary(self.mask_id, frozenset(special), self.core.get_vocab_size())
+
     def wrap(self, ids: Ids) -> Ids:
         """Put the specials around a text's ids."""
         return np.concatenate([np.asarray(self.prefix, np.int64), ids, np.asarray(self.suffix, np.int64)])
 
 
 def _pad_id(core: tokenizers.Tokenizer, directory: Path) -> int:
-    named = None
+    return _named(core, directory, "pad_token", "[PAD]", "<pad>") or 0
+
+
+def _named(core: tokenizers.Tokenizer, directory: Path, name: str, *usual: str) -> int | None:
+    """Return the id of a special token: as the config beside the tokenizer names it, or by its usual names."""
     config = directory / "tokenizer_config.json"
-    if config.is_file():
-        named = json.loads(config.read_text("utf8")).get("pad_token")
-        named = named.get("content") if isinstance(named, dict) else named
-    for token in (named, "[PAD]", "<pad>"):
+    named = json.loads(config.read_text("utf8")).get(name) if config.is_file() else None
+    named = named.get("content") if isinstance(named, dict) else named
+    for token in (named, *usual):
         found = core.token_to_id(token) if isinstance(token, str) else None
         if found is not None:
             return int(found)
-    return 0
+    return None

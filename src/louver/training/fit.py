@@ -1,6 +1,7 @@
-"""The one training path: transformers' Trainer around a reader and an objective.
+"""The one training path: transformers' Trainer around what learns and an objective.
 
-An objective is a function (reader, batch) -> (loss, outputs). Fine-tuning and distillation differ in nothing else.
+An objective is a function (pupil, batch) -> (loss, outputs). Pretraining, fine-tuning and distillation differ in
+nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from louver.encoders.plug import drop_edges, without_attention_dropout
 from louver.encoders.pooling import Reader
@@ -26,10 +28,16 @@ from louver.errors import TrainingError
 from louver.measure.machine import has_bf16
 from louver.storage import storing
 from louver.training.features import Batch, Feature, collate
-from louver.training.options import TrainingOptions
+from louver.training.masked import MaskedWords
+from louver.training.options import Schedule, TrainingOptions
 
 Say = Callable[[str], object]
-Objective = Callable[[Reader, Batch], tuple[Tensor, Tensor]]
+Objective = Callable[[Any, Batch], tuple[Tensor, Tensor]]
+"""(what learns, batch) -> (loss, outputs)."""
+
+
+Pupil = TypeVar("Pupil", Reader, MaskedWords)
+"""What learns: a module around a transformers model."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +71,14 @@ class Fit:
 class Learner(nn.Module):
     """A reader with its objective, in the form that the Trainer runs: batch in, loss and logits out."""
 
-    def __init__(self, reader: Reader, objective: Objective, options: TrainingOptions) -> None:
+    def __init__(self, reader: Reader | MaskedWords, objective: Objective, options: Schedule) -> None:
         super().__init__()
         self.reader = reader
         self.objective = objective
         self.options = options
         self.batches = 0
+        self._keys_to_ignore_on_save = _shared(self)  # the Trainer reads this, and ties weights after loading
+        self.register_state_dict_post_hook(lambda *found: self._without_shared(*found))  # type: ignore[no-untyped-call]
 
     def forward(self, **batch: Tensor) -> dict[str, Tensor]:
         """Compute the loss; stop at the first one that is no number.
@@ -88,9 +98,24 @@ class Learner(nn.Module):
                 )
         return {"loss": loss, "logits": logits}
 
+    def _without_shared(self, _: nn.Module, found: dict[str, Any], *__: Any) -> None:
+        """Leave out of a state what is another's: safetensors stores nothing twice."""
+        for name in self._keys_to_ignore_on_save:
+            found.pop(name, None)
+
+    def tie_weights(self) -> None:
+        """Share again what was left out."""
+        self.reader.encoder.tie_weights()
+
     def activation_checkpointing_enable(self, **options: Any) -> None:
         """Pass the Trainer's wish on to the encoder."""
         self.reader.encoder.activation_checkpointing_enable(**options)
+
+
+def _shared(module: nn.Module) -> list[str]:
+    """Return the names of weights that are another's too: a masked-word head shares the embeddings."""
+    first: dict[int, str] = {}
+    return [name for name, x in module.state_dict().items() if first.setdefault(x.data_ptr(), name) != name]
 
 
 class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers exports it lazily, as Any
@@ -112,14 +137,15 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers expo
 
 
 def fit(
-    reader: Reader,
+    reader: Pupil,
     objective: Objective,
-    train: Sequence[Feature],
-    judge: Callable[[Reader], Judgement],
-    options: TrainingOptions,
+    train: Sequence[Feature] | Dataset[Feature],
+    judge: Callable[[Pupil], Judgement],
+    options: Schedule,
     *,
     start: Judgement | None = None,
     pad_id: int = 0,
+    collator: Callable[[Sequence[Feature]], Batch] | None = None,
     progress: bool = True,
     say: Say = lambda _: None,
 ) -> Fit:
@@ -133,6 +159,7 @@ def fit(
         options: how to train.
         start: judgement of the reader before training; then the start counts as an epoch, and may be the best.
         pad_id: id of padding.
+        collator: makes a batch; pads ``input_ids`` and stacks the rest if None.
         progress: show progress bars.
         say: told the score of every epoch.
 
@@ -163,8 +190,8 @@ def fit(
             judge_epoch,
             model=learner,
             args=_arguments(options, scratch, progress),
-            data_collator=collate(pad_id),
-            train_dataset=list(train),
+            data_collator=collator or collate(pad_id),
+            train_dataset=train if isinstance(train, Dataset) else list(train),
             eval_dataset=[],  # judged by `judge`
             callbacks=[transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)],
             optimizers=(_optimizer(reader, options), None),
@@ -192,7 +219,7 @@ def _by_epoch(log: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     return [entry for entry in epochs.values() if "score" in entry]
 
 
-def _arguments(options: TrainingOptions, scratch: str | Path, progress: bool) -> transformers.TrainingArguments:
+def _arguments(options: Schedule, scratch: str | Path, progress: bool) -> transformers.TrainingArguments:
     bf16 = options.precision == "bf16" or (options.precision == "auto" and has_bf16())
     return transformers.TrainingArguments(
         output_dir=str(scratch),
@@ -222,12 +249,13 @@ def _arguments(options: TrainingOptions, scratch: str | Path, progress: bool) ->
     )
 
 
-def _optimizer(reader: Reader, options: TrainingOptions) -> torch.optim.AdamW:
-    """Return AdamW with decay on matrices alone, and the head's own learning rate."""
+def _optimizer(reader: nn.Module, options: Schedule) -> torch.optim.AdamW:
+    """Return AdamW with decay on matrices alone, and a new head's own learning rate."""
+    head_rate = options.head_learning_rate if isinstance(options, TrainingOptions) else options.learning_rate
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in reader.named_parameters():
         if parameter.requires_grad:
-            rate = options.head_learning_rate if name.startswith("head.") else options.learning_rate
+            rate = head_rate if name.startswith("head.") else options.learning_rate
             decay = options.weight_decay if parameter.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     return torch.optim.AdamW(

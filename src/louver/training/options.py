@@ -7,23 +7,18 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class TrainingOptions(BaseModel):
-    """Settings of one training run; defaults are those of the BERT papers and of the articles."""
+class Schedule(BaseModel):
+    """What every training has; defaults are those of the BERT papers and of the articles."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     learning_rate: float = Field(5e-5, gt=0)
     """Of the encoder."""
-    head_learning_rate: float = Field(1e-4, gt=0)
-    """Of the head; after `probe` it needs no more than the encoder, without it 1e-3 or more."""
     batch_size: int = Field(16, ge=1)
-    """Texts a step, on one device."""
+    """Texts (packed rows, in pretraining) a step, on one device."""
     accumulation: int = Field(1, ge=1)
     """Batches whose gradients are added up to one step."""
     epochs: int = Field(3, ge=0)
-    """Passes over the training set at most; 0 trains the head alone, by `probe`."""
-    probe: bool = True
-    """Begin with the best linear head on frozen states instead of a random one (Kumar et al. 2022, LP-FT): one forward
-    pass, and the encoder's first steps do not answer a head of noise."""
+    """Passes over the training set at most."""
     patience: int = Field(2, ge=1)
     """Epochs without a better validation score after which training stops."""
     warmup: float = Field(0.1, ge=0, lt=1)
@@ -37,16 +32,47 @@ class TrainingOptions(BaseModel):
     """Keep the checkpoint's dropout on attention weights; without it the fused kernels can be used."""
     drop_edges: float | None = Field(None, gt=0, lt=1)
     """Share of each layer's pairs that a batch keeps, drawn anew each time (Rong et al. 2020); None keeps all."""
-    class_weights: bool = False
-    """Give every class the same say in the loss."""
     max_length: int | None = Field(None, ge=8)
     """Tokens to train on at most; the bundle's length if None."""
+    seed: int = 0
+
+
+class TrainingOptions(Schedule):
+    """Settings of a fine-tuning."""
+
+    head_learning_rate: float = Field(1e-4, gt=0)
+    """Of the head; after `probe` it needs no more than the encoder, without it 1e-3 or more."""
+    probe: bool = True
+    """Begin with the best linear head on frozen states instead of a random one (Kumar et al. 2022, LP-FT): one forward
+    pass, and the encoder's first steps do not answer a head of noise. With 0 epochs that is all."""
+    class_weights: bool = False
+    """Give every class the same say in the loss."""
     truncation: str = "head"
     """What to do with longer texts, in training and afterwards."""
-    seed: int = 0
 
     @model_validator(mode="after")
     def _something_is_trained(self) -> TrainingOptions:
         if not self.epochs and not self.probe:
             raise ValueError("epochs 0 without probe would leave a random head; leave probe on, or train an epoch")
         return self
+
+
+class PretrainingOptions(Schedule):
+    """Settings of a pretraining; defaults are BERT's where a checkpoint is trained on."""
+
+    learning_rate: float = Field(1e-4, gt=0)
+    epochs: int = Field(3, ge=1)
+    share: float = Field(0.15, gt=0, lt=1)
+    """Of the tokens, that are to be found."""
+    unit: Literal["token", "word", "span"] = "token"
+    """What is hidden at a time."""
+    masked: float = Field(0.8, ge=0, le=1)
+    """Share of the hidden tokens that the mask stands for."""
+    replaced: float = Field(0.1, ge=0, le=1)
+    """Share of the hidden tokens that a random one stands for; the rest stays."""
+    static_masks: bool = False
+    """Hide the same tokens in every epoch."""
+    packing: bool = True
+    """Put several short texts into one row; each keeps its own attention and positions."""
+    validation: float = Field(0.05, gt=0, lt=1)
+    """Share of the texts that is held out."""

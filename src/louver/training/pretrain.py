@@ -1,0 +1,195 @@
+"""`pretrain`: let a bundle's encoder find hidden words of your texts, before it is taught anything else.
+
+Masked language modelling (Devlin et al. 2019, section 3.1) on texts packed into rows, each with its own attention and
+positions. On a checkpoint this is continued pretraining (Gururangan et al. 2020); on what `create` made it is
+pretraining from scratch.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from louver.bundle import Bundle, Record, check_target, write_card, writing
+from louver.encoders import positions
+from louver.encoders.extend import golden
+from louver.encoders.load import load_plain, quiet
+from louver.encoders.plug import base_of, plug
+from louver.encoders.pooling import Reader
+from louver.errors import DataError, OptionError
+from louver.text import Tokenizer
+from louver.text.masking import Masking
+from louver.text.tokenizer import Segment
+from louver.training.corpus import Collator, Corpus, MaskedRows, collate_rows
+from louver.training.features import Batch
+from louver.training.fit import Judgement, Say, fit
+from louver.training.masked import MaskedWords
+from louver.training.options import PretrainingOptions
+from louver.versions import versions
+
+
+def pretrain(
+    bundle: Bundle | str | Path,
+    texts: Iterable[object],
+    *,
+    into: str | Path,
+    options: PretrainingOptions | None = None,
+    segment: Segment | None = None,
+    progress: bool = True,
+    say: Say = lambda _: None,
+    replace: bool = False,
+) -> Bundle:
+    """Train an encoder on hidden words.
+
+    Args:
+        bundle: what `louver.extend` made, or any bundle with transformers files. A classification head is left behind.
+        texts: read once, a thousand at a time; what cannot be read is left out and counted.
+        into: directory of the new bundle, which keeps the masked-word head beside the encoder.
+        options: how to train.
+        segment: cuts a text into words, for units of words in Chinese; ``jieba.lcut`` for example.
+        progress: show progress bars.
+        say: told the score (minus the validation loss, in nats) of every epoch.
+        replace: write over an old bundle.
+
+    Returns:
+        The new bundle; its history holds the loss and the perplexity on held-out texts, before and after.
+
+    Raises:
+        DataError: if fewer than two texts can be read.
+        ModelError: if the tokenizer has no mask token.
+        OptionError: if more tokens are asked for than the bundle reads.
+        TrainingError: if the loss stops being a number.
+    """
+    began = time.perf_counter()
+    check_target(into, replace=replace)
+    source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    options = options or PretrainingOptions()
+    room = options.max_length or source.card.max_length
+    if room > source.card.max_length:
+        raise OptionError(
+            f"{source.path} reads {source.card.max_length} tokens, got max_length={room}; extend it first"
+        )
+    tokenizer = Tokenizer.open(source.path)
+    masking = Masking(options.share, options.unit, options.masked, options.replaced)
+    torch.manual_seed(options.seed)
+    pupil = _masked_words(source)
+    with tempfile.TemporaryDirectory(prefix="louver-corpus-") as scratch:
+        corpus = Corpus.build(texts, tokenizer, Path(scratch), room=room - tokenizer.specials, segment=segment)
+        train, held_out = _split(corpus.owners, options)
+
+        def rows(numbers: np.ndarray, *, static: bool) -> MaskedRows:
+            return MaskedRows(
+                corpus,
+                numbers,
+                tokenizer,
+                masking,
+                room=room,
+                seed=options.seed,
+                packing=options.packing,
+                static=static,
+            )
+
+        collator = collate_rows(tokenizer.pad_id, positions.offset(pupil.encoder.config))
+        validation = rows(held_out, static=True)
+
+        def judge(one: MaskedWords) -> Judgement:
+            return Judgement(-_loss(one, validation, collator, options.batch_size), np.empty(0))
+
+        start = judge(pupil)
+        say(f"before: loss {-start.score:.4f} on {len(held_out)} held-out texts")
+        result = fit(
+            pupil,
+            _objective,
+            rows(train, static=options.static_masks),
+            judge,
+            options,
+            collator=collator,
+            progress=progress,
+            say=say,
+        )
+        numbers = {
+            "validation": {"loss": -result.best.score, "perplexity": math.exp(-result.best.score)},
+            "before": {"loss": -start.score, "perplexity": math.exp(-start.score)},
+            "epochs": result.history,
+            "steps": result.steps,
+            "texts": int(corpus.owners[-1]) + 1,
+            "unreadable": corpus.unreadable,
+            "tokens": len(corpus.ids),
+        }
+    record = Record(
+        step="pretrain",
+        settings=options.model_dump(),
+        parents=[source.digest],
+        numbers=numbers,
+        seconds=time.perf_counter() - began,
+        versions=versions(),
+    )
+    return _write(source, pupil, record, into, replace=replace)
+
+
+def _masked_words(source: Bundle) -> MaskedWords:
+    """Take a bundle's encoder, with the masked-word head that it has or a new one."""
+    model, _ = load_plain(source.path, architecture="AutoModelForMaskedLM", new_head=True)
+    plug(model, source.card.pattern, override=getattr(model.config, "louver_override", False))
+    return MaskedWords(model).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _split(owners: np.ndarray, options: PretrainingOptions) -> tuple[np.ndarray, np.ndarray]:
+    """Hold out whole texts; return the numbers of the pieces on both sides."""
+    texts = int(owners[-1]) + 1
+    if texts < 2:
+        raise DataError("pretraining holds out texts to judge by, and the corpus has one; give two or more")
+    count = min(max(1, round(options.validation * texts)), texts - 1)
+    held_out = np.random.default_rng(options.seed).permutation(texts)[:count]
+    apart = np.isin(owners, held_out)
+    return np.flatnonzero(~apart), np.flatnonzero(apart)
+
+
+def _objective(pupil: MaskedWords, batch: Batch) -> tuple[Tensor, Tensor]:
+    logits, truth = pupil(batch)
+    return cross_entropy(logits.float(), truth), logits.detach()[:0]
+
+
+@torch.inference_mode()
+def _loss(pupil: MaskedWords, rows: MaskedRows, collator: Collator, batch_size: int) -> float:
+    """Return the mean loss over all hidden tokens."""
+    pupil.eval()
+    device = pupil.encoder.device
+    total, count = 0.0, 0
+    for start in range(0, len(rows), batch_size):
+        batch = collator([rows[i] for i in range(start, min(start + batch_size, len(rows)))])
+        logits, truth = pupil({name: x.to(device) for name, x in batch.items()})
+        total += float(cross_entropy(logits.float(), truth, reduction="sum"))
+        count += len(truth)
+    return total / count
+
+
+def _write(source: Bundle, pupil: MaskedWords, record: Record, into: str | Path, *, replace: bool) -> Bundle:
+    """Write the model with its head, and a card that says it gives embeddings."""
+    model = pupil.encoder.cpu().eval()
+    card = source.card.model_copy(
+        update={
+            "task": "embed",
+            "kind": None,
+            "labels": [],
+            "thresholds": [],
+            "pooling": "mean" if source.card.pooling == "own" else source.card.pooling,
+            "history": [*source.card.history, record],
+        }
+    )
+    with writing(into, replace=replace) as draft:
+        with quiet():
+            model.save_pretrained(draft)
+        for file in source.path.glob("tokenizer*"):
+            (draft / file.name).write_bytes(file.read_bytes())
+        reader = Reader(base_of(model), card.pooling)
+        write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))
+    return Bundle.open(into, verify=False)
