@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from louver.bundle import Bundle
     from louver.encoders import extend, load, recommend
     from louver.errors import LouverError
-    from louver.patterns import Blocks, Causal, Full, Global, Pattern, Window, by_length, every, parse
+    from louver.patterns import Blocks, Causal, Full, Global, Pattern, Window, by_length, every, heads, parse
     from louver.runtime import Predictor
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ _HOMES = {
     "by_length": "louver.patterns",
     "every": "louver.patterns",
     "extend": "louver.encoders",
+    "heads": "louver.patterns",
     "load": "louver.encoders",
     "parse": "louver.patterns",
     "recommend": "louver.encoders",
@@ -51,6 +52,7 @@ __all__ = [
     "by_length",
     "every",
     "extend",
+    "heads",
     "load",
     "parse",
     "recommend",

@@ -448,7 +448,7 @@ def attention(
 
     if not all(part.strip().isdigit() for part in lengths.split(",")):
         raise OptionError(f"--lengths is a list of numbers, got {lengths!r}; write 1024,4096")
-    names = [name for name in impls.split(",") if name]
+    names = [name.strip() for name in impls.split(",") if name.strip()]
     for name in names:
         if name != "auto" and name not in BACKENDS:
             raise OptionError(unknown("impl", name, ["auto", *BACKENDS]))

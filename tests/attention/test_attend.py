@@ -12,6 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import louver
 from louver.attention import (
     BACKENDS,
+    Documents,
+    Padding,
     Request,
     SelfAttention,
     attend,
@@ -337,6 +339,72 @@ def test_documents_and_extra_globals_together(impl: str) -> None:
     assert all(gap(a, b) < 1e-4 for a, b in zip(got, wanted, strict=True))
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference", "dense", "gathered", "chunked"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_random_blocks_go_by_each_documents_own_length(impl: str, masked: bool) -> None:
+    """Padding may reuse a number, and usually does: 0."""
+    q, k, v = inputs(2, 2, 400)
+    documents = torch.zeros(2, 400, dtype=torch.int64)
+    documents[0, 150:] = 1
+    documents[1, 150:300] = 1
+    padding = torch.arange(400) < torch.tensor([[400], [300]])
+    mask = torch.ones(1, 1, 400, 400, dtype=torch.bool) if masked else None
+    if masked and impl in ("gathered", "chunked"):
+        with pytest.raises(OptionError, match=r"general mask|no mask beside documents"):
+            attend(q, k, v, "random(16)", documents=documents, padding=padding, mask=mask, impl=impl)
+        return
+    found = attend(q, k, v, "random(16)", documents=documents, padding=padding, mask=mask, impl=impl)
+    for row, start, stop in ((0, 0, 150), (0, 150, 400), (1, 0, 150), (1, 150, 300)):
+        part = (slice(row, row + 1), slice(None), slice(start, stop))
+        assert gap(found[part], attend(q[part], k[part], v[part], "random(16)", impl="reference")) < 1e-5
+    assert not found[1, :, 300:].any()
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference", "dense", "gathered", "chunked", "flex"])
+@pytest.mark.parametrize("pattern", ["window(5)", "random(8)", "by_length({9: full, inf: window(3)})", "bigbird(8)"])
+@pytest.mark.parametrize(("rows", "tokens"), [(0, 12), (2, 0)])
+def test_nothing_gives_nothing(impl: str, pattern: str, rows: int, tokens: int) -> None:
+    q = torch.zeros(rows, 2, tokens, 16, requires_grad=True)
+    padding = torch.ones(rows, tokens, dtype=torch.bool)
+    out = attend(q, q, q, pattern, padding=padding, impl=impl)
+    assert out.shape == q.shape
+    out.sum().backward()  # type: ignore[no-untyped-call]
+    assert q.grad is not None
+
+
+def test_nothing_to_choose_from_and_nothing_to_attend_to() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    for pattern in ("topk(64)", "lsh(8)", "nystrom(4)"):
+        assert attend(q[:0], q[:0], q[:0], pattern).shape == (0, 2, 5, 8)
+        assert attend(q[:, :, :0], q[:, :, :0], q[:, :, :0], pattern).shape == (1, 2, 0, 8)
+    out, weights = attend(q, q[:, :, :0], q[:, :, :0], return_weights=[1])
+    assert not out.any()
+    assert weights.shape == (1, 1, 5, 0)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference", "dense", "gathered", "chunked"])
+def test_autocast_changes_no_dtype(impl: str) -> None:
+    q, k, v = (x.detach() for x in inputs(1, 2, 300))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(q, k, v, "window(9)", impl=impl)
+    assert found.dtype is torch.float32
+    assert gap(found, attend(q, k, v, "window(9)", impl="reference")) < 1e-5
+
+
+def test_weights_of_padding_are_zero() -> None:
+    q, k, v = inputs(2, 2, 40)
+    padding = torch.arange(40) < torch.tensor([[40], [25]])
+    _, weights = attend(q, k, v, "window(9)", padding=padding, return_weights=True)
+    assert not weights[1, :, 25:].any()
+
+
+def test_auto_leaves_what_reaches_over_the_whole_text_to_dense() -> None:
+    """Blocks by number, each with its own mask, cost more than they save; and finding that out must cost nothing."""
+    for pattern in ("causal", "prefix(64)", "blocks(600)"):
+        assert choose(Request(*inputs(1, 12, 2048), pattern=parse(pattern), scale=1.0)).impl == "dense"
+        assert cuts._kept.get((parse(pattern), 2048, torch.float32, torch.device("cpu"))) is None
+
+
 def test_packed_documents_choose_by_their_own_length() -> None:
     q, k, v = inputs(1, 2, 60)
     documents = torch.tensor([[0] * 12 + [1] * 48])
@@ -452,6 +520,22 @@ def test_refused_shapes_and_patterns() -> None:
         attend(q.half(), k.half(), v.half())
     with pytest.raises(OptionError, match=r"need heads with numbers in them, got \(1, 1, 6, 0\)"):
         attend(q[..., :0], k[..., :0], v[..., :0])
+    for name, elsewhere in (
+        ("padding", torch.ones(1, 6, dtype=torch.bool)),
+        ("mask", torch.ones(1, 1, 6, 6, dtype=torch.bool)),
+        ("documents", torch.zeros(1, 6, dtype=torch.int64)),
+        ("global_tokens", torch.zeros(1, 6, dtype=torch.bool)),
+    ):
+        with pytest.raises(OptionError, match=rf"{name} must be on the device of q, cpu, got meta"):
+            attend(q, k, v, "full", **{name: elsewhere.to("meta")})  # type: ignore[call-overload]
+        with pytest.raises(OptionError, match=rf"{name} must be a tensor, got list"):
+            attend(q, k, v, "full", **{name: [True] * 6})  # type: ignore[call-overload]
+    for kept in (
+        {"padding": Padding.read(torch.ones(2, 6, dtype=torch.bool), 2, 6)},
+        {"documents": Documents.read(torch.zeros(1, 7, dtype=torch.int64), 1, 7)},
+    ):
+        with pytest.raises(OptionError, match=r"was read for \(batch, tokens\) = \((2, 6|1, 7)\), got q of \(1, 6\)"):
+            attend(q, k, v, "full", **kept)
     left = torch.tensor([[False, True, True, True, True, True]])
     with pytest.raises(OptionError, match="left padding goes with neither mask"):
         attend(q, k, v, "window(2)", padding=left, return_weights=True)

@@ -92,7 +92,7 @@ def test_weights_of_chosen_heads() -> None:
     assert gap(out, attend(q, k, v, "window(20)", padding=padding, impl="reference")) < 1e-5
     _, same = attend(q, k, v, "window(20)", padding=padding, return_weights=[3, 1], impl="reference")
     assert gap(same, weights) < 1e-6
-    with pytest.raises(OptionError, match=r"return_weights names heads within 0…3, got \[4\]"):
+    with pytest.raises(OptionError, match=r"return_weights is a bool or names heads within 0…3, got \[4\]"):
         attend(q, k, v, return_weights=[4])
     with pytest.raises(OptionError, match=r"weights of chosen heads do not go with heads"):
         attend(q, k, v, "heads({1: full, inf: window(3)})", return_weights=[1])
@@ -102,7 +102,7 @@ def test_weights_of_chosen_heads() -> None:
 def test_flex_reads_every_block_that_holds_a_pair_and_masks_what_it_must(text: str) -> None:
     """The block table by itself, without compiling anything: read as FlexAttention reads it, it is the pattern."""
     pattern, tokens = parse(text), 700
-    counts, numbers, full_counts, full_numbers = flex._blocks(pattern, tokens, tokens, torch.device("cpu"))
+    counts, numbers, full_counts, full_numbers = flex._blocks(pattern, tokens, tokens, 6, torch.device("cpu"))
     masked = torch.zeros(768, 768, dtype=torch.bool)
     whole = torch.zeros(768, 768, dtype=torch.bool)
     for row in range(6):
@@ -117,12 +117,12 @@ def test_flex_reads_every_block_that_holds_a_pair_and_masks_what_it_must(text: s
     assert torch.equal(((masked & allowed) | whole)[:tokens, :tokens], torch.from_numpy(pattern.mask(tokens).copy()))
 
 
-@pytest.mark.parametrize("pattern", ["window(40) | global(1)", "bigbird(32)"])
+@pytest.mark.parametrize("pattern", ["window(40) | global(1)", "bigbird(32)", "full", "blocks(128)"])
 def test_flex_equals_the_reference(pattern: str) -> None:
-    """Really compiled, at a second length for any length; random blocks reckon with it."""
-    for tokens in (300, 411):
-        q, k, v = tensors(2, 2, tokens, 16)
-        padding = torch.arange(tokens) < torch.tensor([[tokens], [170]])
+    """Really compiled, at a second length for any length; random blocks reckon with it; whole blocks meet padding."""
+    for tokens, rows in ((300, 2), (411, 3)):
+        q, k, v = tensors(rows, 2, tokens, 16)
+        padding = torch.arange(tokens) < torch.tensor([[tokens], [170], [1]])[:rows]
         with torch.no_grad():  # what could have a gradient is taken, where none is asked for
             found = attend(q, k, v, pattern, padding=padding, impl="flex")
         assert gap(found, attend(q, k, v, pattern, padding=padding, impl="reference")) < 1e-5
@@ -134,7 +134,7 @@ def test_flex_equals_the_reference(pattern: str) -> None:
         ("flex", {}, "impl 'flex' computes no gradients on CPUs; use 'dense' or 'auto'"),
         ("flex", {"dropout": 0.1, "training": True}, "impl 'flex' has no dropout on weights"),
         ("flash", {}, "impl 'flash' needs the package flash-attn"),
-        ("selected", {}, r"impl 'selected' chooses by content: it wants topk\(…\) or lsh\(…\)"),
+        ("selected", {}, r"impl 'selected' chooses by content; give one topk\(…\) or lsh\(…\)"),
         ("lowrank", {}, r"impl 'lowrank' approximates all pairs: it wants nystrom\(…\) by itself, not window\(3\)"),
         ("dense", {"pattern": "topk(64)"}, r"computes masks of positions, and topk\(64\) has none; use 'auto'"),
         ("gathered", {"pattern": "nystrom(8)"}, r"computes masks of positions, and nystrom\(8\) has none"),
@@ -248,6 +248,31 @@ def test_top_k_takes_the_blocks_with_the_largest_products() -> None:
         assert set(found[0, 0, block].tolist()) == {block, int(others.argmax())}
 
 
+@pytest.mark.parametrize("pattern", ["topk(64, block=32) & causal", "topk(128) & causal & window(200)", "causal"])
+def test_what_is_causal_does_not_see_the_future(pattern: str) -> None:
+    q, k, v = (x.detach() for x in tensors(1, 2, 300))
+    before = attend(q, k, v, pattern)
+    for x in (q, k, v):
+        x[:, :, 170:] = torch.randn(1, 2, 130, 8)
+    assert gap(attend(q, k, v, pattern)[:, :, :170], before[:, :, :170]) < 1e-5
+
+
+def test_lsh_cannot_be_causal_and_says_so() -> None:
+    with pytest.raises(OptionError, match=r"sorts whole texts in lsh\(…\).*; give topk\(…\) & causal"):
+        attend(*tensors(1, 2, 100), "lsh(8) & causal")
+    with pytest.raises(OptionError, match=r"give one topk\(…\) or lsh\(…\), alone or met with patterns"):
+        attend(*tensors(1, 2, 100), "topk(64) & lsh(4)")
+
+
+@pytest.mark.parametrize("pattern", ["lsh(8)", "lsh(16, rounds=4, width=16)", "topk(64, block=32)", "nystrom(16)"])
+@pytest.mark.parametrize("real", [1, 70, 200, 321])
+def test_what_chooses_by_content_gives_the_same_alone_and_padded(pattern: str, real: int) -> None:
+    q, k, v = (x.detach() for x in tensors(2, 2, 400))
+    padding = torch.arange(400) < torch.tensor([[400], [real]])
+    found = attend(q, k, v, pattern, padding=padding)[1:, :, :real]
+    assert gap(found, attend(q[1:, :, :real], k[1:, :, :real], v[1:, :, :real], pattern)) < 1e-5
+
+
 def test_lsh_finds_what_is_near() -> None:
     """Keys equal to their queries are found by themselves, whatever the hash."""
     q, _, v = (x.detach() for x in tensors(1, 2, 200))
@@ -263,8 +288,7 @@ def test_selectors_never_choose_padding() -> None:
     for pattern in ("topk(64, block=32)", "lsh(8)"):
         found = attend(q, k, v, pattern, padding=padding)
         alone = attend(q[1:, :, :70], k[1:, :, :70], v[1:, :, :70], pattern)
-        if pattern.startswith("topk"):
-            assert gap(found[1:, :, :70], alone) < 1e-5
+        assert gap(found[1:, :, :70], alone) < 1e-5
         poisoned = v.clone()
         poisoned[1, :, 70:] = 1e6
         assert gap(attend(q, k, poisoned, pattern, padding=padding), found) < 1e-5

@@ -96,6 +96,15 @@ def test_rotary_frequencies_scale_and_survive_a_reload(how: str, tmp_path: Path)
     assert torch.equal(again(input_ids=ids).last_hidden_state, model(input_ids=ids).last_hidden_state)
 
 
+def test_yarn_goes_by_what_the_model_learned_however_often_it_is_extended() -> None:
+    once, twice = build("modernbert"), build("modernbert")
+    positions.extend(once, 1600, "yarn")
+    positions.extend(twice, 600, "yarn")
+    positions.extend(twice, 1600, "yarn")
+    assert twice.config.rope_parameters == once.config.rope_parameters
+    assert torch.equal(twice.rotary_emb.full_attention_inv_freq, once.rotary_emb.full_attention_inv_freq)
+
+
 def test_ways_that_change_short_texts_want_to_be_told(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r'answers to short texts would change .* accept it with short="same"'):
         extend(tiny, into=tmp_path / "a", max_length=128, positions="interpolate")

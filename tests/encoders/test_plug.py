@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import transformers
 from tests.conftest import large_weights
 
-from louver.attention import Documents
+from louver.attention import Documents, attend
 from louver.encoders import positions
 from louver.encoders.plug import (
     FAMILIES,
@@ -183,6 +184,26 @@ def test_edges_are_dropped_while_training_alone(family: str) -> None:
     assert measure(states(), first, mask) > 1e-2
     drop_edges(model, None)
     assert measure(states(), whole, mask) <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+@torch.no_grad()
+def test_every_layer_drops_edges_of_its_own(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ALBERT too, whose layers are one module."""
+    seen: list[str] = []
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        seen.append(str(arguments[3]))
+        return attend(*arguments, **options)
+
+    monkeypatch.setattr(import_module("louver.encoders.plug"), "attend", watched)
+    model = plug(build(family), "window(9)").train()
+    without_attention_dropout(model)
+    for seed in (0, 1):
+        drop_edges(model, 0.5, seed)
+        ids, mask = batch(family, "right")
+        model(input_ids=ids, attention_mask=mask)
+    assert len(set(seen)) == len(seen) == 2 * SIZE["num_hidden_layers"]
 
 
 @torch.no_grad()

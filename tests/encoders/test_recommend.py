@@ -42,6 +42,8 @@ def test_reasons_and_savings(minilm_l3: Path) -> None:
 def test_what_it_cannot_recommend_for(minilm_l3: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="length must be positive, got 0"):
         recommend(minilm_l3, 0)
+    with pytest.raises(OptionError, match="unknown device 'banana'; give cpu or cuda"):
+        recommend(minilm_l3, 4096, device="banana")
     with pytest.raises(ModelError, match="cannot read the config of"):
         recommend(tmp_path)
     transformers.GPT2Config(n_embd=8, n_head=2, n_layer=1).save_pretrained(tmp_path)

@@ -244,6 +244,13 @@ def test_a_wide_window_is_full_and_missing_globals_are_ignored() -> None:
         ("random(8, blocks=0)", "random blocks must be positive, got 0"),
         ("longformer(0)", "window radius must be positive, got 0"),
         ("bigbird(64, random=0)", "random blocks must be positive, got 0"),
+        ("topk(64.0)", "topk k must be a whole number, got 64.0"),
+        ("window(3.5)", "window radius must be a whole number, got 3.5"),
+        ("blocks(2.5)", "blocks size must be a whole number, got 2.5"),
+        ("random(4, blocks=1.5)", "random blocks must be a whole number, got 1.5"),
+        ("global(positions=[0, 1.5])", "global positions must be a whole number, got 1.5"),
+        (f"window({10**20})", "window radius must be at most 1099511627776, got 100000000000000000000"),
+        (f"global(positions=[{10**20}])", "global positions must be at most 1099511627776"),
         ("axial(1)", "axial width must be 2 or more, got 1"),
         ("axial(4, extra=-1)", "axial extra must not be negative, got -1"),
         ("window2d(0)", "window2d width must be positive, got 0"),
@@ -313,6 +320,13 @@ def test_random_blocks_are_the_same_forever_and_for_everybody() -> None:
     as_torch = pattern.allows(places[:, None], places[None, :], 64)
     np.testing.assert_array_equal(as_torch.numpy(), pattern.mask(64))
     assert (Random(4, blocks=2, seed=4).mask(64) != pattern.mask(64)).any()
+
+
+def test_another_seed_is_another_draw() -> None:
+    seeds = (0, 1, 2**31, 2**31 + 1, 2**62, -1, -2)
+    found = {Kept(0.5, seed=seed).mask(64).tobytes() for seed in seeds}
+    assert len(found) == len(seeds)
+    assert len({Random(4, seed=seed).mask(64).tobytes() for seed in seeds}) == len(seeds)
 
 
 def test_a_hash_spreads_evenly() -> None:

@@ -111,8 +111,15 @@ def attend(
         raise OptionError(f"dropout must be at least 0 and below 1, got {dropout}")
     if impl != "auto" and impl not in BACKENDS:
         raise OptionError(unknown("impl", impl, ["auto", *BACKENDS]))
+    _check_places(q_BHTD, padding, mask, documents, global_tokens)
     _check_batch(q_BHTD, k_BHSD.shape[2], plain, padding, mask, documents, global_tokens)
-    batch, _, tokens, _ = q_BHTD.shape
+    batch, heads, tokens, _ = q_BHTD.shape
+    wanted = None if isinstance(return_weights, bool) else _heads(return_weights, heads)
+    if not q_BHTD.numel() or not k_BHSD.numel():
+        out_BHTD = q_BHTD * 0.0  # nothing to attend from, or to
+        shown = heads if wanted is None else len(wanted)
+        return (out_BHTD, out_BHTD.new_zeros(batch, shown, tokens, k_BHSD.shape[2])) if return_weights else out_BHTD
+    real = Padding.read(padding, batch, tokens) if isinstance(padding, Tensor) else padding
     request = Request(
         q_BHTD,
         k_BHSD,
@@ -121,13 +128,16 @@ def attend(
         scale=q_BHTD.shape[-1] ** -0.5 if scale is None else scale,
         dropout=dropout if training else 0.0,
         mask_BHTS=mask,
-        documents=Documents.read(documents, batch, tokens) if isinstance(documents, Tensor) else documents,
+        documents=Documents.read(documents, batch, tokens, real) if isinstance(documents, Tensor) else documents,
         global_BT=global_tokens,
         return_weights=return_weights is not False,
-        weights_of=None if isinstance(return_weights, bool) else _heads(return_weights, q_BHTD.shape[1]),
+        weights_of=wanted,
     )
-    real = Padding.read(padding, batch, tokens) if isinstance(padding, Tensor) else padding
-    out_BHTD, weights_BHTS = split.compute(request, real, impl)
+    if torch.is_autocast_enabled(q_BHTD.device.type):  # else some kernels would change the dtype, and some not
+        with torch.autocast(q_BHTD.device.type, enabled=False):
+            out_BHTD, weights_BHTS = split.compute(request, real, impl)
+    else:
+        out_BHTD, weights_BHTS = split.compute(request, real, impl)
     if request.return_weights:
         assert weights_BHTS is not None
         return out_BHTD, weights_BHTS
@@ -135,8 +145,9 @@ def attend(
 
 
 def _heads(wanted: Sequence[int], heads: int) -> tuple[int, ...]:
-    if not wanted or min(wanted) < 0 or max(wanted) >= heads:
-        raise OptionError(f"return_weights names heads within 0…{heads - 1}, got {list(wanted)}")
+    known = isinstance(wanted, Sequence) and bool(wanted) and all(type(head) is int for head in wanted)
+    if not known or min(wanted) < 0 or max(wanted) >= heads:
+        raise OptionError(f"return_weights is a bool or names heads within 0…{heads - 1}, got {wanted!r}")
     return tuple(wanted)
 
 
@@ -163,6 +174,32 @@ def _check_tensors(q_BHTD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> None:
         raise OptionError("float16 is for GPUs; on a CPU convert to float32, or to bfloat16 where it has bf16 products")
     if 0 in (heads, width):
         raise OptionError(f"q, k and v need heads with numbers in them, got {tuple(q_BHTD.shape)}")
+
+
+def _check_places(
+    q_BHTD: Tensor,
+    padding: Tensor | Padding | None,
+    mask: Tensor | None,
+    documents: Tensor | Documents | None,
+    global_tokens: Tensor | None,
+) -> None:
+    """Refuse what is no tensor, lies elsewhere, or was read for another batch."""
+    batch, _, tokens, _ = q_BHTD.shape
+    for name, given in (
+        ("padding", padding.mask_BT if isinstance(padding, Padding) else padding),
+        ("mask", mask),
+        ("documents", documents.numbers_BT if isinstance(documents, Documents) else documents),
+        ("global_tokens", global_tokens),
+    ):
+        if given is not None and not isinstance(given, Tensor):
+            raise OptionError(f"{name} must be a tensor, got {type(given).__name__}")
+        if given is not None and given.device != q_BHTD.device:
+            raise OptionError(f"{name} must be on the device of q, {q_BHTD.device}, got {given.device}")
+    for name, kept in (("padding", padding), ("documents", documents)):
+        shape = kept.mask_BT.shape if isinstance(kept, Padding) else None
+        shape = kept.numbers_BT.shape if isinstance(kept, Documents) else shape
+        if shape is not None and tuple(shape) != (batch, tokens):
+            raise OptionError(f"{name} was read for (batch, tokens) = {tuple(shape)}, got q of ({batch}, {tokens})")
 
 
 def _check_batch(

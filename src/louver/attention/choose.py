@@ -13,7 +13,7 @@ import torch
 
 from louver.attention import chunked, cost, cuts, dense, flash, flex, gathered, joined, lowrank, reference, selected
 from louver.attention.request import Backend, Request
-from louver.patterns import Approximation, Full, Pattern
+from louver.patterns import Approximation, Full, Pattern, Selector, holds
 
 BACKENDS: dict[str, Backend] = {
     "reference": reference.BACKEND,
@@ -36,8 +36,9 @@ _ALWAYS_DENSE = 256
 """Tokens under which `auto` does not even count pairs."""
 
 _COPIED_PAIR_COST = 2.5
-"""Time of a pair over that of a dense one where `gathered` copies keys (dropout, other dtypes); measured on CPUs.
-It stands for GPUs too until `flex` has been measured on one; then that is what `auto` should take there."""
+"""Time of a pair over that of another one where `gathered` copies keys (tables of blocks; dropout, other dtypes);
+measured on CPUs. It stands for GPUs too until `flex` has been measured on one; then that is what `auto` should take
+there."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Choice:
 def choose(request: Request) -> Choice:
     """Say which backend ``impl="auto"`` takes for a request, and why."""
     tokens = request.q_BHTD.shape[2]
-    if selected.refusal(request) is None:
+    if holds(request.pattern, Selector):
         return Choice("selected", "keys are chosen by content")
     if isinstance(request.pattern, Approximation):
         return Choice("lowrank", "an approximation of all pairs")
@@ -67,6 +68,9 @@ def choose(request: Request) -> Choice:
         return choose_for_export(request.pattern, EXPORT_LIMIT.get())
     if tokens < _ALWAYS_DENSE:
         return Choice("dense", f"under {_ALWAYS_DENSE} tokens a call is too short to save anything")
+    bounds = request.pattern.bounds()
+    if bounds is None or bounds.left + bounds.right >= tokens:
+        return Choice("dense", "no band that leaves out most of the text")
     refused = gathered.refusal(request)
     if refused is not None or not joined.available(request.q_BHTD, request.dropout):
         pairs = request.pattern.layout(tokens, gathered.BLOCK).computed_pairs
@@ -87,7 +91,8 @@ def _cheaper(pattern: Pattern, tokens: int, heads: int, head_dim: int, rates: co
 def predicted(pattern: Pattern, tokens: int, heads: int, head_dim: int, rates: cost.Rates) -> tuple[float, float]:
     """Return the milliseconds that `gathered` and `dense` should take for one text on a CPU."""
     whole = cuts.cut(pattern, tokens, torch.float32, torch.device("cpu"))
-    sparse = heads * whole.pairs * rates.gathered_pair(head_dim) + len(whole.pieces) * rates.piece
+    pairs = whole.pairs + (_COPIED_PAIR_COST - 1) * whole.copied_pairs
+    sparse = heads * pairs * rates.gathered_pair(head_dim) + len(whole.pieces) * rates.piece
     return sparse / 1e6, heads * tokens**2 * rates.dense_pair(head_dim) / 1e6
 
 

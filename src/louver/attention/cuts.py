@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from threading import Lock
@@ -152,6 +152,8 @@ def _block(pattern: Pattern) -> int:
 def _shape(pattern: Pattern, length: int, size: int) -> tuple[_Band | None, tuple[int, ...], tuple[int, ...], int]:
     """Return the band of near keys (None: blocks by number), and the columns, the rows and the stride."""
     bounds = pattern.bounds()
+    if bounds is not None and bounds.stride >= length:  # no two tokens are so far apart
+        bounds = replace(bounds, stride=0)
     if bounds is None or bounds.scattered or bounds.left + bounds.right >= length:
         layout = pattern.layout(length, size)
         return None, layout.columns, layout.rows, layout.stride

@@ -39,13 +39,14 @@ class Documents:
     kept: dict[Padding | None, list[Group]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, numbers_BT: Tensor, batch: int, length: int) -> Documents:
+    def read(cls, numbers_BT: Tensor, batch: int, length: int, padding: Padding | None = None) -> Documents:
         """Check document numbers.
 
         Args:
-            numbers_BT: (batch, length) int64.
+            numbers_BT: (batch, length) int64; those of padding are not looked at.
             batch: rows expected.
             length: tokens expected.
+            padding: which tokens are real; None for all.
 
         Raises:
             OptionError: if they are of another type or shape, or a document comes in several stretches.
@@ -55,6 +56,8 @@ class Documents:
                 f"documents must be torch.int64 (batch, tokens) = ({batch}, {length}), "
                 f"got {numbers_BT.dtype} {tuple(numbers_BT.shape)}"
             )
+        if padding is not None:
+            numbers_BT = numbers_BT.masked_fill(~padding.mask_BT, torch.iinfo(torch.int64).min)
         for row, numbers in enumerate(numbers_BT):
             stretches = torch.unique_consecutive(numbers)
             if len(stretches) != len(torch.unique(stretches)):
@@ -69,6 +72,11 @@ class Documents:
         new_BT[:, 1:] = numbers_BT[:, 1:] != numbers_BT[:, :-1]
         starts_BT = torch.where(new_BT, index_T, 0).cummax(1).values
         return index_T - starts_BT
+
+    def lengths(self) -> Tensor:
+        """Return the tokens of each token's document, (B, T)."""
+        same_BTT = self.numbers_BT[:, :, None] == self.numbers_BT[:, None, :]
+        return same_BTT.sum(-1)
 
     def groups(self, padding: Padding | None) -> list[Group]:
         """Return all documents as rows, grouped so that none is padded to more than twice its length."""

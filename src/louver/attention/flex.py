@@ -59,7 +59,8 @@ def compute(request: Request) -> tuple[Tensor, None]:
         length: int = tokens
     else:  # `attend` gives such patterns rows of one length
         length = max(1, int(lengths_B[0]))
-    blocks = _kept_blocks(request.pattern, tokens, length, device)
+    shortest = tokens if lengths_B is None else int(lengths_B.min())
+    blocks = _kept_blocks(request.pattern, tokens, length, shortest // BLOCK, device)
     mask = BlockMask.from_kv_blocks(
         *blocks,
         BLOCK_SIZE=BLOCK,
@@ -69,6 +70,8 @@ def compute(request: Request) -> tuple[Tensor, None]:
     inputs = request.q_BHTD, request.k_BHSD, request.v_BHSD
     if device.type == "cpu":  # FlexAttention refuses what could have a gradient, even where none is asked for
         inputs = inputs[0].detach(), inputs[1].detach(), inputs[2].detach()
+        for x in inputs if lengths_B is None else (*inputs, lengths_B):
+            torch._dynamo.mark_static(x, 0)  # CPU kernels for any batch do not compile
     with torch._dynamo.config.patch(recompile_limit=_KERNELS, accumulated_recompile_limit=_KERNELS):
         out_BHTD: Any = _compiled()(*inputs, block_mask=mask, scale=request.scale)
     return out_BHTD, None
@@ -86,8 +89,18 @@ def _allows(pattern: Pattern, length: int, lengths_B: Tensor | None, device: tor
     return within_text
 
 
-def _blocks(pattern: Pattern, tokens: int, length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return how many and which key blocks each query block reads: first those with a mask, then those without."""
+def _blocks(
+    pattern: Pattern, tokens: int, length: int, whole: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return how many and which key blocks each query block reads: first those with a mask, then those without.
+
+    Args:
+        pattern: a plain pattern.
+        tokens: of the batch.
+        length: that the pattern goes by.
+        whole: key blocks that hold no padding in any row; FlexAttention reads those without a mask as they are.
+        device: of the result.
+    """
     count = -(-tokens // BLOCK)
     partial_NN, full_NN = (np.zeros((count, count), bool) for _ in range(2))
     if isinstance(pattern, Full):
@@ -104,6 +117,8 @@ def _blocks(pattern: Pattern, tokens: int, length: int, device: torch.device) ->
         partial_NN[:, [c // BLOCK for c in layout.columns]] = True
         partial_NN[[r // BLOCK for r in layout.rows]] = True
         partial_NN &= ~full_NN
+    partial_NN[:, whole:] |= full_NN[:, whole:]
+    full_NN[:, whole:] = False
     return (*_ordered(partial_NN, device), *_ordered(full_NN, device))
 
 

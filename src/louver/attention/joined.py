@@ -217,6 +217,11 @@ class Cut:
         return sum(p.size * p.blocks * p.width for p in self.pieces) + len(self.rows_R) * self.length
 
     @cached_property
+    def copied_pairs(self) -> int:
+        """Pairs whose keys are copied together first."""
+        return sum(p.size * p.blocks * p.width for p in self.pieces if isinstance(p, Table))
+
+    @cached_property
     def bytes(self) -> int:
         """Memory of the masks and tables, those that pieces share counted once."""
         tensors = [t for p in self.pieces for t in vars(p).values() if isinstance(t, Tensor)]

@@ -21,13 +21,14 @@ def refusal(request: Request) -> str | None:
     """Say why there is nothing to approximate."""
     if not isinstance(request.pattern, Nystrom):
         return f"approximates all pairs: it wants nystrom(…) by itself, not {request.pattern}"
-    return "has no dropout on weights" if request.dropout else None
+    return "has no dropout on weights; set it to 0" if request.dropout else None
 
 
 def compute(request: Request) -> tuple[Tensor, None]:
     """Compute softmax(q k̃ᵀ) · softmax(q̃ k̃ᵀ)⁺ · softmax(q̃ kᵀ) v (Xiong et al. 2021, equation 13)."""
     assert isinstance(request.pattern, Nystrom)
-    q_BHTD, k_BHTD, v_BHTD = (x.float() for x in (request.q_BHTD, request.k_BHSD, request.v_BHSD))
+    precision = torch.promote_types(request.q_BHTD.dtype, torch.float32)
+    q_BHTD, k_BHTD, v_BHTD = (x.to(precision) for x in (request.q_BHTD, request.k_BHSD, request.v_BHSD))
     batch, _, tokens, _ = q_BHTD.shape
     lengths_B = request.lengths_B
     if lengths_B is None:
@@ -45,7 +46,8 @@ def compute(request: Request) -> tuple[Tensor, None]:
     between_BHLL = weights(near_q_BHLD, near_k_BHLD, no_landmark)
     # landmarks that a short text lacks keep to themselves, so that the inverse exists
     lacking = no_landmark | no_landmark.transpose(-1, -2)
-    between_BHLL = torch.where(lacking, torch.eye(request.pattern.landmarks, device=q_BHTD.device), between_BHLL)
+    themselves = torch.eye(request.pattern.landmarks, dtype=precision, device=q_BHTD.device)
+    between_BHLL = torch.where(lacking, themselves, between_BHLL)
     to_keys_BHLT = weights(near_q_BHLD, k_BHTD, no_key)
     inverse = pseudo_inverse(between_BHLL, request.pattern.iterations)
     return (to_landmarks_BHTL @ (inverse @ (to_keys_BHLT @ v_BHTD))).to(request.v_BHSD.dtype), None

@@ -55,7 +55,7 @@ def pair_mask(request: Request) -> Tensor | None:
     parts: list[Tensor] = []
     if documents is not None:
         places_BT, numbers_BT = documents.places(), documents.numbers_BT
-        inside_BTS = pattern.allows(places_BT[:, :, None], places_BT[:, None, :], tokens)
+        inside_BTS = pattern.allows(places_BT[:, :, None], places_BT[:, None, :], documents.lengths()[:, :, None])
         inside_BTS = _with_globals(inside_BTS, request.global_BT)
         parts.append((inside_BTS & (numbers_BT[:, :, None] == numbers_BT[:, None, :]))[:, None])
     elif not isinstance(pattern, Full):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -19,6 +20,7 @@ from torch.nn.functional import pad
 from louver.attention.kernel import Sight, fused_masked
 from louver.attention.request import Backend, Request
 from louver.patterns import Full, Intersection, Lsh, Pattern, Selector, TopK
+from louver.patterns.hashing import hashed
 
 _GATHERED = 1 << 22
 """Numbers of keys that are copied together at a time."""
@@ -38,8 +40,11 @@ def split(pattern: Pattern) -> tuple[Selector | None, Pattern]:
 
 def refusal(request: Request) -> str | None:
     """Say why there is nothing to choose."""
-    if split(request.pattern)[0] is None:
-        return "chooses by content: it wants topk(…) or lsh(…), alone or met with one pattern by &"
+    selector, rest = split(request.pattern)
+    if selector is None:
+        return "chooses by content; give one topk(…) or lsh(…), alone or met with patterns by &"
+    if isinstance(selector, Lsh) and _looks_back(rest):
+        return "sorts whole texts in lsh(…), so that later tokens move what earlier ones see; give topk(…) & causal"
     return None
 
 
@@ -77,13 +82,23 @@ def chosen_blocks(request: Request, selector: TopK, rest: Pattern) -> Tensor:
         weights = real_BNQ[:, None, :, :, None].float()
         return ((filled * weights).sum(3) / weights.sum(3).clamp(min=1)) @ projection
 
-    scores_BHNN = predicted(request.q_BHTD) @ predicted(request.k_BHSD).transpose(-1, -2)
+    if _looks_back(rest):  # a choice that knew the block's later queries would show them to its earlier ones
+        asked_BHNR = pad(request.q_BHTD.float(), (0, 0, 0, count * size - tokens))[:, :, ::size] @ projection
+    else:
+        asked_BHNR = predicted(request.q_BHTD)
+    scores_BHNN = asked_BHNR @ predicted(request.k_BHSD).transpose(-1, -2)
     open_NN = _open_blocks(rest, tokens, size).to(scores_BHNN.device)
     scores_BHNN = scores_BHNN.masked_fill(torch.eye(count, dtype=torch.bool, device=scores_BHNN.device), float("inf"))
     closed_BHNN = ~(open_NN & real_BNQ.any(-1)[:, None, None, :])
     scores_BHNN = scores_BHNN.masked_fill(closed_BHNN, float("-inf"))
     found = scores_BHNN.topk(min(selector.k // size, count), dim=-1)
     return torch.where(found.values == float("-inf"), -1, found.indices)
+
+
+def _looks_back(rest: Pattern) -> bool:
+    """Say whether queries see nothing that comes after them, but for what all of them see."""
+    bounds = rest.bounds()
+    return bounds is not None and bounds.right <= 0
 
 
 def _open_blocks(rest: Pattern, tokens: int, size: int) -> Tensor:
@@ -174,15 +189,17 @@ class Round:
 def hashed_round(request: Request, selector: Lsh, number: int) -> Round:
     """Hash and sort once (Kitaev et al. 2020, section 2, with a key's own hash beside the query's)."""
     tokens, width = request.q_BHTD.shape[2:]
-    generator = torch.Generator().manual_seed(selector.seed * 1_000 + number)
+    generator = torch.Generator().manual_seed(int(hashed(selector.seed, np.asarray(number), np.asarray(0))))
     turns = torch.randn(width, selector.buckets // 2, generator=generator).to(request.q_BHTD.device)
 
     def buckets(x_BHTD: Tensor) -> Tensor:
         turned = x_BHTD.float() @ turns
         return torch.cat([turned, -turned], -1).argmax(-1)
 
-    query_bucket = buckets(request.q_BHTD)
-    key_bucket = buckets(request.k_BHSD).masked_fill(~_real(request)[:, None], selector.buckets)
+    # padding comes last, in a bucket of its own: else it would move the chunks of what is real
+    query_bucket, key_bucket = (
+        buckets(x).masked_fill(~_real(request)[:, None], selector.buckets) for x in (request.q_BHTD, request.k_BHSD)
+    )
     query_order, key_order = (torch.argsort(bucket, dim=-1, stable=True) for bucket in (query_bucket, key_bucket))
     size = selector.width
     chunks = -(-tokens // size)

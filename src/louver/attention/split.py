@@ -96,6 +96,8 @@ def _by_branch(request: Request, padding: Padding | None, impl: str) -> tuple[Te
     Rows differ by the branch of `by_length`, by their extra global tokens, which become part of the row's pattern, and
     by their length if the pattern depends on it.
     """
+    if request.documents is not None:  # in a mask of all pairs, which goes by each document's own length
+        return _by_head(request, padding, impl)
     split_globals = request.global_BT is not None and not _is_native(request, impl)
     by_length = holds(request.pattern, ByLength)
     if not by_length and not split_globals and is_length_free(request.pattern):
@@ -202,8 +204,11 @@ def _run(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, 
         raise OptionError(f"impl {name!r} does not return weights; use 'reference', 'chunked' or 'auto'")
     refused = backend.refusal(request)
     if refused is not None:
-        raise OptionError(f"impl {name!r} {refused}; use 'dense' or 'auto'")
+        remedy = "" if ";" in refused else "; use 'dense' or 'auto'"
+        raise OptionError(f"impl {name!r} {refused}{remedy}")
     out_BHTD, weights_BHTS = backend.compute(request)
     if padding is not None and not padding.whole and request.q_BHTD.shape[2] == padding.mask_BT.shape[1]:
-        out_BHTD = out_BHTD.masked_fill(~padding.mask_BT[:, None, :, None], 0.0)
+        unreal_B1T1 = ~padding.mask_BT[:, None, :, None]
+        out_BHTD = out_BHTD.masked_fill(unreal_B1T1, 0.0)
+        weights_BHTS = None if weights_BHTS is None else weights_BHTS.masked_fill(unreal_B1T1, 0.0)
     return out_BHTD, weights_BHTS

@@ -22,6 +22,9 @@ from louver.patterns import ByLength, Every, Kept, Pattern, Window, holds, parse
 
 NAME = "louver"
 
+_LAYERS = 1000
+"""More than any encoder has: layers of one draw of edges never share a seed with those of another."""
+
 
 @dataclass(frozen=True)
 class Family:
@@ -178,10 +181,12 @@ def _attention(
         raise ModelError("no louver_pattern in the model's config; load the model with louver.load")
     # transformers hands out the window plus one, as flash-attention counts it
     own = sliding_window - 1 if sliding_window and not config.louver_override else None
-    pattern = _pattern_of_layer(written, _layer(module, written), own)
-    kept = getattr(module, "louver_kept", None)
-    if kept is not None and module.training:
-        pattern = pattern & kept
+    layer = _layer(module, written)
+    pattern = _pattern_of_layer(written, layer, own)
+    edges = getattr(module, "louver_edges", None)
+    if edges is not None and module.training:
+        keep, seed = edges
+        pattern = pattern & Kept(keep, seed * _LAYERS + layer)
     padding, mask = _split_mask(attention_mask)
     found = attend(
         query,
@@ -231,11 +236,9 @@ def drop_edges(model: PreTrainedModel, keep: float | None, seed: int = 0) -> Non
         keep: share of the allowed pairs that is kept; None for all of them.
         seed: of the draw; each layer has its own.
     """
-    layers = layers_of(model)
-    for index, layer in enumerate(layers):
-        kept = None if keep is None else Kept(keep, seed * len(layers) + index)
+    for layer in layers_of(model):
         for module in layer.modules():
-            module.louver_kept = kept  # type: ignore[assignment]
+            module.louver_edges = None if keep is None else (keep, seed)  # type: ignore[assignment]
 
 
 def without_attention_dropout(model: PreTrainedModel) -> None:

@@ -114,8 +114,10 @@ def _scale_rotary(base: PreTrainedModel, old: int, new: int, how: str) -> None:
     if how == "auto":
         return
     config: Any = base.config
-    factor = new / old
     whole = config.rope_parameters["full_attention"]
+    if how == "yarn":  # of a model that was scaled before, from what it learned
+        old = whole.get("original_max_position_embeddings", old)
+    factor = new / old
     if how == "ntk":
         width = config.hidden_size // config.num_attention_heads
         whole["rope_theta"] = whole["rope_theta"] * factor ** (width / (width - 2))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from transformers import AutoConfig
 
 from louver.attention import cost
@@ -59,6 +60,10 @@ def recommend(
     if length < 1:
         raise OptionError(f"length must be positive, got {length}; 4096 is a common choice")
     try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise OptionError(f"unknown device {device!r}; give cpu or cuda") from error
+    try:
         config = AutoConfig.from_pretrained(str(model), trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise ModelError(
@@ -69,7 +74,7 @@ def recommend(
     if length <= own:
         return Recommendation(Full(), f"the model reads {own} tokens as it is", 1.0)
     pattern = parse(_BLOCKS if length <= _BLOCKS_UP_TO else _WINDOW)
-    if device != "cpu":
+    if kind != "cpu":
         return Recommendation(pattern, "by the rule of the field; nothing was measured on this device", None)
     heads = int(config.num_attention_heads)
     sparse, dense = predicted(pattern, length, heads, int(config.hidden_size) // heads, cost.rates())

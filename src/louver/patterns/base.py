@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -112,7 +112,9 @@ class Cost:
 
     @property
     def pair_ratio(self) -> float:
-        """All pairs over allowed pairs: the most that sparsity can give."""
+        """All pairs over allowed pairs: the most that sparsity can give; infinite if none is allowed."""
+        if not self.pairs:
+            return math.inf
         return self.dense_flops / self.flops * self.computed_pairs / max(self.pairs, 1)
 
 
@@ -124,6 +126,18 @@ class Pattern:
 
     length_free: ClassVar[bool] = True
     """False if `allows` reads its length argument: such a pattern has no single graph for every length."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Refuse numbers that are not whole, or beyond every text, before anything reckons with them."""
+        known = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+        fields = [field for field in known if field.init]
+        for field, value in [
+            *zip(fields, values, strict=False),
+            *((f, named[f.name]) for f in fields if f.name in named),
+        ]:
+            if "int" in str(field.type):
+                _check_whole(f"{cls.word} {field.name}", value, limit=None if field.name == "seed" else UNBOUNDED)
+        return super().__new__(cls)
 
     def allows(self, queries: Any, keys: Any, length: Any) -> Any:
         """Say which pairs attend. This is the definition of the pattern.
@@ -243,6 +257,16 @@ class Pattern:
                 shown = f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
                 printed.append(shown if index == 0 else f"{field.name}={shown}")
         return printed
+
+
+def _check_whole(name: str, value: Any, limit: int | None) -> None:
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | np.integer):
+            raise PatternError(f"{name} must be a whole number, got {number!r}")
+        if limit is not None and number > limit:
+            raise PatternError(f"{name} must be at most {limit}, got {number}; no text is so long")
 
 
 def _call(word: str, arguments: list[str]) -> str:

@@ -18,7 +18,11 @@ def hashed(seed: int, first: Any, second: Any) -> Any:
     Returns:
         int64 values in 0…2³² - 1.
     """
-    return _mix(_mix(first + (seed & 0x7FFFFFFF) * 0x9E3779B1) ^ (second * 0x85EBCA6B))
+    folded, rest = abs(seed) & 0x7FFFFFFF, (abs(seed) >> 31) * 2 + (seed < 0)
+    while rest:  # what a word does not hold
+        folded = _mix(_mix(folded + 1) + (rest & 0x7FFFFFFF)) & 0x7FFFFFFF
+        rest >>= 31
+    return _mix(_mix(first + folded * 0x9E3779B1) ^ (second * 0x85EBCA6B))
 
 
 def _mix(value: Any) -> Any:

@@ -8,7 +8,7 @@ pattern.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -103,6 +103,8 @@ def plan(pattern: Pattern, length: int, block: int) -> Layout:
     if isinstance(pattern, Full):
         return Layout(pattern, length, block)
     bounds = pattern.bounds() or _scan(pattern, length)
+    if bounds.stride >= length:  # no two tokens are so far apart
+        bounds = replace(bounds, stride=0)
     columns = tuple(c for c in bounds.columns if c < length)
     rows = tuple(r for r in bounds.rows if r < length)
     tables, fulls = [], []
