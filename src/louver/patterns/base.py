@@ -130,13 +130,10 @@ class Pattern:
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuse numbers that are not whole, or beyond every text, before anything reckons with them."""
         known = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-        fields = [field for field in known if field.init]
-        for field, value in [
-            *zip(fields, values, strict=False),
-            *((f, named[f.name]) for f in fields if f.name in named),
-        ]:
-            if "int" in str(field.type):
-                _check_whole(f"{cls.word} {field.name}", value, limit=None if field.name == "seed" else UNBOUNDED)
+        whole = {f.name: "int" in str(f.type) for f in known}
+        for name, value in {**dict(zip(whole, values, strict=False)), **named}.items():
+            if whole.get(name):
+                _check_whole(f"{cls.word} {name}", value, limit=None if name == "seed" else UNBOUNDED)
         return super().__new__(cls)
 
     def allows(self, queries: Any, keys: Any, length: Any) -> Any:

@@ -31,8 +31,10 @@ class TopK(Selector):
     """The `k` most important keys of each block of queries, found by a low-rank product; exact attention over them.
 
     Blocks of queries and of keys are averaged and projected to `rank` numbers; each query block takes the k / block key
-    blocks with the largest products, its own one always. Predicting blocks costs (n / block)² · rank products beside
-    n · head_dim additions, and attention n · k pairs: below n² as long as n < rank⁻¹ · block² · head_dim.
+    blocks with the largest products, its own one always. Met with a pattern that looks back alone, its first query asks
+    for it, for the others would show the first what comes later. Predicting blocks costs (n / block)² · rank products
+    beside n · head_dim additions: quadratic still, by block² · head_dim / rank (16,384 by default) less than all pairs,
+    so that attention's n · k pairs are the larger part up to n = k · block² · head_dim / rank.
     (Ideas: Xiao et al. 2024, InfLLM; Yuan et al. 2025, section 3.3.2, blockwise selection.)
 
     Args:
