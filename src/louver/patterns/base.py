@@ -129,8 +129,8 @@ class Pattern:
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Refuse numbers that are not whole, or beyond every text, before anything reckons with them."""
-        known = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-        whole = {f.name: "int" in str(f.type) for f in known}
+        known: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+        whole = {field.name: "int" in str(field.type) for field in known}
         for name, value in {**dict(zip(whole, values, strict=False)), **named}.items():
             if whole.get(name):
                 _check_whole(f"{cls.word} {name}", value, limit=None if name == "seed" else UNBOUNDED)

@@ -13,27 +13,33 @@ from louver.patterns.window import Window
 
 
 class Named(Pattern):
-    """A name for a composition; `meaning` says which."""
+    """A name for a composition.
 
-    def meaning(self) -> Pattern:
+    Attributes:
+        meaning: the composition; made once, because compilers cannot make patterns while they trace.
+    """
+
+    meaning: Pattern
+
+    def compose(self) -> Pattern:
         """Return the composition."""
         raise NotImplementedError
 
     @property
     def grain(self) -> int:
         """The composition's."""
-        return self.meaning().grain
+        return self.meaning.grain
 
     def __post_init__(self) -> None:
-        self.meaning()  # its parts refuse numbers out of range
+        object.__setattr__(self, "meaning", self.compose())  # its parts refuse numbers out of range
 
     def allows(self, queries: Any, keys: Any, length: Any) -> Any:
         """Allow what the composition allows."""
-        return self.meaning().allows(queries, keys, length)
+        return self.meaning.allows(queries, keys, length)
 
     def bounds(self) -> Bounds | None:
         """Return the composition's."""
-        return self.meaning().bounds()
+        return self.meaning.bounds()
 
 
 @register
@@ -50,7 +56,7 @@ class Longformer(Named):
     radius: int = 256
     tokens: int = 1
 
-    def meaning(self) -> Pattern:
+    def compose(self) -> Pattern:
         """Return ``window(radius) | global(tokens)``."""
         return Window(self.radius) | Global(self.tokens)
 
@@ -76,7 +82,7 @@ class BigBird(Named):
     tokens: int | None = None
     seed: int = 0
 
-    def meaning(self) -> Pattern:
+    def compose(self) -> Pattern:
         """Return ``blocks(size, neighbours) | random(size, blocks=random) | global(tokens)``."""
         globals_ = Global(self.size if self.tokens is None else self.tokens)
         return Blocks(self.size, self.neighbours) | Random(self.size, self.random, self.seed) | globals_
