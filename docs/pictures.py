@@ -6,6 +6,14 @@ from louver.patterns import parse
 from louver.patterns.picture import png
 
 PICTURES = {
+    "full": "full",
+    "causal": "causal",
+    "global": "global(3)",
+    "random": "random(8, blocks=2)",
+    "axial": "axial(8)",
+    "kept": "window(12) & kept(0.4)",
+    "longformer": "longformer(8, tokens=2)",
+    "causal-strided": "causal & strided(16, local=4)",
     "window-global": "window(6) | global(1)",
     "blocks": "blocks(8)",
     "causal-window": "causal & window(12)",

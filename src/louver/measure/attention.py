@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from louver.attention import BACKENDS, attend
+from louver.attention import attend
 from louver.errors import LouverError, OptionError
 from louver.measure.speed import peaks_of_memory
-from louver.patterns import Full, Pattern, parse
+from louver.patterns import Approximation, Full, Pattern, Selector, holds, parse
 
 HEADS = 12
+_EVERYTHING = ("sdpa", "eager")
+"""Contenders that compute all pairs."""
+
 _EAGER_BYTES = 6 << 30
 """Scores and weights beyond this many bytes are not computed eagerly."""
 
@@ -44,9 +47,10 @@ class Row:
         flops: of the allowed pairs (of all for "eager" and "sdpa"), forward, over all heads.
         speedup_vs_dense: against "sdpa".
         speedup_vs_eager: against "eager"; None where that was too large to run.
-        pair_ratio: all pairs over allowed ones: the most that sparsity can give.
+        pair_ratio: all pairs over allowed (or computed) ones: the most that sparsity can give.
         efficiency: speedup_vs_dense / pair_ratio.
-        max_error: largest |Δ| / (1 + |oracle|), the oracle being float64 over the pattern's pairs.
+        max_error: largest |Δ| / (1 + |oracle|), the oracle being float64 over the pattern's pairs; for selectors and
+            approximations over all pairs: their distance to exact attention.
     """
 
     pattern: str
@@ -85,7 +89,7 @@ def bench(
         pattern: a plain pattern or its string.
         lengths: tokens of the texts.
         head_dim: numbers a head.
-        impls: backends; those that refuse the pattern are left out.
+        impls: backends; those that refuse the pattern are left out. Selectors and approximations have one alone.
         backward: compute the gradients too.
         rounds: turns that count; one more warms up.
         memory: measure memory too, in a fresh process each.
@@ -99,6 +103,9 @@ def bench(
             f"lengths, rounds and head_dim must be positive, got {list(lengths)}, {rounds} and {head_dim}"
         )
     plain = parse(pattern)
+    inexact = holds(plain, Selector, Approximation)
+    if inexact:
+        impls = ("auto",)  # the one way to compute them
     rows: list[Row] = []
     for length in lengths:
         say(f"{length} tokens")
@@ -112,11 +119,12 @@ def bench(
                 if turn:
                     times[name].append(1000 * (time.perf_counter() - began))
         ms = {name: median(found) for name, found in times.items()}
-        cost = plain.cost(length, HEADS, head_dim)
-        if not cost.pairs:
+        pairs = _pairs(plain, length)
+        if not pairs:
             raise OptionError(f"{plain} allows no pair at {length} tokens; give a longer text or another pattern")
+        ratio, flops = length**2 / pairs, 4 * HEADS * head_dim
         for name in calls:
-            everything = name in ("sdpa", "eager")
+            everything = name in _EVERYTHING
             speedup = ms["sdpa"] / ms[name]
             rows.append(
                 Row(
@@ -127,15 +135,23 @@ def bench(
                     backward,
                     ms=round(ms[name], 3),
                     peak_mb=_peak(str(plain), length, head_dim, name, backward) if memory else None,
-                    flops=cost.dense_flops if everything else 4 * HEADS * head_dim * cost.pairs,
+                    flops=flops * (length**2 if everything else pairs),
                     speedup_vs_dense=round(speedup, 3),
                     speedup_vs_eager=round(ms["eager"] / ms[name], 3) if "eager" in ms else None,
-                    pair_ratio=round(cost.pair_ratio, 3),
-                    efficiency=round(speedup / cost.pair_ratio, 3),
-                    max_error=_error(Full() if everything else plain.at(length), q, k, v, calls[name]()),
+                    pair_ratio=round(ratio, 3),
+                    efficiency=round(speedup / ratio, 3),
+                    max_error=_error(Full() if everything or inexact else plain.at(length), q, k, v, calls[name]()),
                 )
             )
     return rows
+
+
+def _pairs(pattern: Pattern, length: int) -> int:
+    """Return the pairs that a pattern allows, or that a selector or an approximation computes."""
+    for part in pattern.walk():
+        if isinstance(part, Selector | Approximation):
+            return part.computed_pairs(length)
+    return pattern.cost(length, HEADS).pairs
 
 
 def _inputs(length: int, head_dim: int, backward: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -195,9 +211,11 @@ def _peak(pattern: str, length: int, head_dim: int, impl: str, backward: bool) -
 def _once(pattern: str, length: int, head_dim: int, impl: str, backward: bool) -> Iterator[None]:
     """Make the inputs, then call once; in a process of its own."""
     small = _inputs(64, head_dim, backward)
-    _calls(parse(pattern).at(64), *small, [impl] if impl in BACKENDS else [], backward)["sdpa"]()  # loads the libraries
+    _calls(parse(pattern).at(64), *small, [] if impl in _EVERYTHING else [impl], backward)[
+        "sdpa"
+    ]()  # loads the libraries
     q, k, v = _inputs(length, head_dim, backward)
-    call = _calls(parse(pattern).at(length), q, k, v, [impl] if impl in BACKENDS else [], backward)[impl]
+    call = _calls(parse(pattern).at(length), q, k, v, [] if impl in _EVERYTHING else [impl], backward)[impl]
     yield
     try:
         call()

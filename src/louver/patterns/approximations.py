@@ -16,6 +16,10 @@ class Approximation(Pattern):
         """Refuse: there is no mask of which this is the exact attention."""
         raise PatternError(f"{self} approximates all pairs and has no mask; use it with louver.attend, by itself")
 
+    def computed_pairs(self, length: int) -> int:
+        """Return the pairs that are computed, approximated ones not counted."""
+        raise NotImplementedError
+
     def bounds(self) -> Bounds:
         """Return all."""
         return Bounds(UNBOUNDED, UNBOUNDED)
@@ -45,3 +49,11 @@ class Nystrom(Approximation):
             raise PatternError(
                 f"nystrom landmarks and iterations must be positive, got {self.landmarks} and {self.iterations}"
             )
+
+    def computed_pairs(self, length: int) -> int:
+        """Return every query's landmarks and every landmark's keys.
+
+        Args:
+            length: tokens.
+        """
+        return 2 * length * min(self.landmarks, length)

@@ -20,6 +20,14 @@ class Selector(Pattern):
         """Refuse: the pairs depend on the content."""
         raise PatternError(f"{self} chooses by content and has no mask of positions; use it with louver.attend")
 
+    def computed_pairs(self, length: int) -> int:
+        """Return the pairs that attention computes over what was chosen; the choice itself comes on top.
+
+        Args:
+            length: tokens.
+        """
+        raise NotImplementedError
+
     def bounds(self) -> Bounds:
         """Return all: any key may be chosen."""
         return Bounds(UNBOUNDED, UNBOUNDED)
@@ -62,6 +70,10 @@ class TopK(Selector):
         """The block."""
         return self.block
 
+    def computed_pairs(self, length: int) -> int:
+        """Return k keys a query."""
+        return length * min(self.k, length)
+
 
 @register
 @dataclass(frozen=True)
@@ -93,3 +105,7 @@ class Lsh(Selector):
             raise PatternError(f"lsh buckets must be even and positive, got {self.buckets}")
         if self.rounds < 1 or self.width < 1:
             raise PatternError(f"lsh rounds and width must be positive, got {self.rounds} and {self.width}")
+
+    def computed_pairs(self, length: int) -> int:
+        """Return two chunks of keys a query and round."""
+        return self.rounds * length * min(2 * self.width, length)
