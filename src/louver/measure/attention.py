@@ -195,7 +195,9 @@ def _error(pattern: Pattern, q: Tensor, k: Tensor, v: Tensor, found: Tensor) -> 
     """Hold some queries of an output against float64."""
     length = q.shape[2]
     rows = torch.unique(torch.linspace(0, length - 1, min(_CHECKED, length)).long())
-    mask = pattern.allows(rows[:, None], torch.arange(length)[None, :], length).expand(len(rows), length)
+    places = rows[:, None], torch.arange(length)[None, :]
+    by_head = (pattern.resolve(0, head).allows(*places, length) for head in range(HEADS))
+    mask = torch.stack([one.expand(len(rows), length) for one in by_head])
     scores = (q[:, :, rows].double() @ k.double().transpose(-1, -2)) * q.shape[-1] ** -0.5
     expected = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v.double()
     return float(((found[:, :, rows] - expected).abs() / (1 + expected.abs())).max())
