@@ -391,6 +391,36 @@ def test_autocast_changes_no_dtype(impl: str) -> None:
     assert gap(found, attend(q, k, v, "window(9)", impl="reference")) < 1e-5
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference", "dense", "chunked"])
+def test_left_padding_goes_with_masks_documents_and_weights(impl: str) -> None:
+    """The same texts, padded on the right, are the oracle."""
+    pattern = "window(9) | global(1)"
+    q, k, v = (x.detach() for x in inputs(2, 2, 60))
+    right = torch.arange(60) < torch.tensor([[60], [41]])
+    documents = torch.tensor([[0] * 25 + [1] * 35, [0] * 30 + [1] * 11 + [0] * 19])
+    mask = torch.rand(2, 2, 60, 60, generator=torch.Generator().manual_seed(0)) > 0.3
+
+    def moved(x: Tensor, *dims: int) -> Tensor:
+        """Move the second text, which is the shorter one, to the right."""
+        return torch.stack([x[0], torch.roll(x[1], (19,) * len(dims), dims)])
+
+    turned = moved(q, 1), moved(k, 1), moved(v, 1)
+    for given, there in (
+        ({"mask": mask}, {"mask": moved(mask, 1, 2)}),
+        ({"mask": mask[:, :, :1]}, {"mask": moved(mask[:, :, :1], 2)}),
+        ({"documents": documents}, {"documents": moved(documents, 0)}),
+    ):
+        expected = attend(q, k, v, pattern, padding=right, impl="reference", **given)  # type: ignore[call-overload]
+        found = attend(*turned, pattern, padding=right.flip(1), impl=impl, **there)  # type: ignore[call-overload]
+        assert gap(found, moved(expected, 1)) < 1e-5
+    if impl in ("auto", "reference"):
+        _, weights = attend(q, k, v, pattern, padding=right, return_weights=True)
+        _, found = attend(
+            turned[0], turned[1], turned[2], pattern, padding=right.flip(1), return_weights=True, impl=impl
+        )
+        assert gap(found, moved(weights, 1, 2)) < 1e-5
+
+
 def test_weights_of_padding_are_zero() -> None:
     q, k, v = inputs(2, 2, 40)
     padding = torch.arange(40) < torch.tensor([[40], [25]])
@@ -536,9 +566,6 @@ def test_refused_shapes_and_patterns() -> None:
     ):
         with pytest.raises(OptionError, match=r"was read for \(batch, tokens\) = \((2, 6|1, 7)\), got q of \(1, 6\)"):
             attend(q, k, v, "full", **kept)
-    left = torch.tensor([[False, True, True, True, True, True]])
-    with pytest.raises(OptionError, match="left padding goes with neither mask"):
-        attend(q, k, v, "window(2)", padding=left, return_weights=True)
     both, real = inputs(2, 1, 6), torch.arange(6) < torch.tensor([[2], [6]])
     with pytest.raises(OptionError, match="weights of a batch whose rows differ in pattern"):
         attend(*both, "by_length({3: full, inf: window(2)})", padding=real, return_weights=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from louver.attention.choose import BACKENDS, choose
+from louver.attention.documents import Documents
 from louver.attention.padding import Padding
 from louver.attention.request import Request
 from louver.errors import OptionError, PatternError
@@ -74,20 +75,27 @@ def _by_side(request: Request, padding: Padding | None, impl: str) -> tuple[Tens
     in_place = isinstance(request.pattern, Full) and (impl == "auto" or BACKENDS[impl].any_mask)
     if not padding.left or in_place:
         return _by_branch(request, padding, impl)
-    if request.mask_BHTS is not None or request.documents is not None or request.return_weights:
-        raise OptionError("left padding goes with neither mask, documents nor return_weights; pad on the right")
-    globals_BT = request.global_BT
-    if globals_BT is not None:
-        globals_BT = padding.to_front(globals_BT[:, None, :, None])[:, 0, :, 0]
+
+    def of_tokens(x_BT: Tensor) -> Tensor:
+        return padding.to_front(x_BT[:, None, :, None])[:, 0, :, 0]
+
+    mask, batch = request.mask_BHTS, request.q_BHTD.shape[0]
+    if mask is not None:
+        mask = padding.to_front(mask.expand(batch, -1, -1, -1).transpose(2, 3)).transpose(2, 3)
+        mask = mask if mask.shape[2] == 1 else padding.to_front(mask)
     front = replace(
         request,
         q_BHTD=padding.to_front(request.q_BHTD),
         k_BHSD=padding.to_front(request.k_BHSD),
         v_BHSD=padding.to_front(request.v_BHSD),
-        global_BT=globals_BT,
+        mask_BHTS=mask,
+        documents=None if request.documents is None else Documents(of_tokens(request.documents.numbers_BT)),
+        global_BT=None if request.global_BT is None else of_tokens(request.global_BT),
     )
-    out_BHTD, weights = _by_branch(front, padding.aligned(), impl)
-    return padding.to_place(out_BHTD), weights
+    out_BHTD, weights_BHTS = _by_branch(front, padding.aligned(), impl)
+    if weights_BHTS is not None:
+        weights_BHTS = padding.to_place(padding.to_place(weights_BHTS).transpose(2, 3)).transpose(2, 3)
+    return padding.to_place(out_BHTD), weights_BHTS
 
 
 def _by_branch(request: Request, padding: Padding | None, impl: str) -> tuple[Tensor, Tensor | None]:
