@@ -1,4 +1,4 @@
-"""What `auto` adds to torch's own attention on short texts: python benchmarks/auto.py [--json FILE].
+"""What `auto` adds to torch's own attention on short texts: python benchmarks/auto.py [--pattern P] [--json FILE].
 
 Calls take turns: SDPA with the same boolean mask, `attend` with `auto`, and SDPA without a mask. A batch of one, with
 twelve heads, in float32; `us` are medians.
@@ -24,13 +24,13 @@ PATTERN = "window(128) | global(1)"
 LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512, 640, 700, 768, 896, 1024)
 
 
-def race(tokens: int, head_dim: int, rounds: int) -> dict[str, float | str | int]:
+def race(pattern: str, tokens: int, head_dim: int, rounds: int) -> dict[str, float | str | int]:
     """Return median microseconds of each call at one length."""
     q, k, v = (torch.randn(1, tokens, 12, head_dim).transpose(1, 2) for _ in range(3))
-    mask = torch.from_numpy(parse(PATTERN).mask(tokens).copy())
+    mask = torch.from_numpy(parse(pattern).mask(tokens).copy())
     calls: dict[str, Callable[[], Tensor]] = {
         "sdpa_same_mask": lambda: scaled_dot_product_attention(q, k, v, attn_mask=mask),
-        "auto": lambda: attend(q, k, v, PATTERN),
+        "auto": lambda: attend(q, k, v, pattern),
         "sdpa_no_mask": lambda: scaled_dot_product_attention(q, k, v),
     }
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -41,9 +41,10 @@ def race(tokens: int, head_dim: int, rounds: int) -> dict[str, float | str | int
             if turn >= 5:
                 times[name].append((time.perf_counter_ns() - began) / 1000)
     us = {name: median(found) for name, found in times.items()}
-    impl = choose(Request(q, k, v, parse(PATTERN), head_dim**-0.5)).impl
+    impl = choose(Request(q, k, v, parse(pattern), head_dim**-0.5)).impl
     ratio = us["sdpa_same_mask"] / us["auto"]
     return {
+        "pattern": pattern,
         "length": tokens,
         "head_dim": head_dim,
         "impl": impl,
@@ -58,12 +59,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--pattern", default=PATTERN)
     options = parser.parse_args()
     rows = []
     with torch.inference_mode():
         for head_dim in (32, 64):
             for tokens in LENGTHS:
-                rows.append(race(tokens, head_dim, max(50, options.rounds * 256 // max(tokens, 256))))
+                rows.append(race(options.pattern, tokens, head_dim, max(50, options.rounds * 256 // max(tokens, 256))))
                 print(rows[-1], flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

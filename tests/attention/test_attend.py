@@ -405,12 +405,12 @@ def test_left_padding_goes_with_masks_documents_and_weights(impl: str) -> None:
         return torch.stack([x[0], torch.roll(x[1], (19,) * len(dims), dims)])
 
     turned = moved(q, 1), moved(k, 1), moved(v, 1)
-    for given, there in (
+    for here, there in (
         ({"mask": mask}, {"mask": moved(mask, 1, 2)}),
         ({"mask": mask[:, :, :1]}, {"mask": moved(mask[:, :, :1], 2)}),
         ({"documents": documents}, {"documents": moved(documents, 0)}),
     ):
-        expected = attend(q, k, v, pattern, padding=right, impl="reference", **given)  # type: ignore[call-overload]
+        expected = attend(q, k, v, pattern, padding=right, impl="reference", **here)  # type: ignore[call-overload]
         found = attend(*turned, pattern, padding=right.flip(1), impl=impl, **there)  # type: ignore[call-overload]
         assert gap(found, moved(expected, 1)) < 1e-5
     if impl in ("auto", "reference"):
