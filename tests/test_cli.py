@@ -23,6 +23,7 @@ COMMANDS = [
     "check",
     "info",
     "data",
+    "create",
     "pretrain",
 ]
 
@@ -43,7 +44,7 @@ def test_help_has_an_example(command: str) -> None:
     assert f"Example: louver {command}" in " ".join(out.split())
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("predict", "data")])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ("create", "predict", "data")])
 def test_measuring_commands_write_json(command: str) -> None:
     assert "--json" in call(command, "--help")[1]
 
@@ -95,6 +96,16 @@ def test_patterns_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert code == 0, err
     assert set(json.loads(out)) == {"dense", "gathered", "piece"}
     assert len(list(tmp_path.glob("attention-*.json"))) == 1
+
+
+def test_create(colours: Path, tmp_path: Path) -> None:
+    size = ("--layers", "1", "--width", "16", "--heads", "2", "--vocabulary", "100", "--max-length", "32")
+    code, _, err = call("create", colours, "--into", tmp_path / "new", *size)
+    assert code == 0, err
+    assert (tmp_path / "new" / "model.safetensors").is_file()
+    code, _, err = call("create", colours, "--into", tmp_path / "x", "--family", "gpt")
+    assert code == 2
+    assert "unknown family 'gpt'" in err
 
 
 def test_pretrain(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:

@@ -191,6 +191,29 @@ ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give every 
 MetricName = Annotated[str | None, typer.Option("--metric", help="The kind's default if left out.")]
 
 
+@_command("louver create corpus.jsonl --into runs/new --layers 4 --width 256 --vocabulary 8192")
+def create(
+    data: Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file; its labels are not read.")],
+    into: Annotated[Path, typer.Option("--into", help="Directory of the new checkpoint.")],
+    text: TextColumn = "text",
+    family: Annotated[str, typer.Option(help="bert or modernbert.")] = "bert",
+    layers: Annotated[int, typer.Option(help="Layers of the encoder.")] = 4,
+    width: Annotated[int, typer.Option(help="Numbers a token.")] = 256,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
+    vocabulary: Annotated[int, typer.Option(help="Ids of the tokenizer at most.")] = 8192,
+    max_length: Annotated[int, typer.Option("--max-length", help="Tokens to read.")] = 512,
+    lower: Annotated[bool, typer.Option("--lower/--keep-case", help="Make texts lower case.")] = True,
+    seed: Annotated[int, typer.Option("--seed", help="Of the weights.")] = 0,
+) -> None:
+    """Make a new encoder and tokenizer from your own texts, for louver extend and louver pretrain."""
+    from louver.encoders import create as make
+    from louver.text import read_texts
+
+    size = {"layers": layers, "width": width, "heads": heads, "vocabulary": vocabulary, "max_length": max_length}
+    made = make(read_texts(data, text), into=into, family=family, lower=lower, seed=seed, **size)
+    _say(f"wrote {made}")
+
+
 @_command("louver pretrain runs/long corpus.jsonl --into runs/mine --epochs 3 --max-length 512")
 def pretrain(
     bundle: BundleDir,

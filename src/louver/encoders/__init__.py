@@ -4,6 +4,7 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "transformers")
 
+from louver.encoders.create import create
 from louver.encoders.extend import extend
 from louver.encoders.load import load, load_plain
 from louver.encoders.plug import FAMILIES, plug, register
@@ -14,6 +15,7 @@ __all__ = [
     "FAMILIES",
     "Reader",
     "Recommendation",
+    "create",
     "extend",
     "load",
     "load_plain",
