@@ -1,4 +1,4 @@
-"""Patterns of any composition, for property-based tests."""
+"""Patterns to test with: every word that a plain one may have, and any composition for property-based tests."""
 
 from __future__ import annotations
 
@@ -20,6 +20,31 @@ from louver.patterns import (
     Window2D,
     parse,
 )
+
+PLAIN = (
+    "window(128) | global(1)",
+    "window(5)",
+    "window(3, dilation=5) | global(positions=[0, 200])",
+    "window(left=40, right=0)",
+    "blocks(64, neighbours=1)",
+    "blocks(48)",
+    "causal & window(100)",
+    "causal",
+    "global(3)",
+    "strided(16)",
+    "strided(7, local=2) | global(1)",
+    "causal & strided(32)",
+    "random(16)",
+    "bigbird(32, random=2)",
+    "longformer(64, tokens=2)",
+    "axial(14)",
+    "window2d(14)",
+    "prefix(16) & window(20)",
+    "window(40) & kept(0.4, seed=3)",
+    "causal & global(positions=[200])",
+    "heads({1: window(9) | global(2), inf: blocks(16)})",
+)
+"""Every word, and compositions whose parts meet in odd places."""
 
 plain = st.one_of(
     st.just(Full()),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.strategies import PLAIN
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,30 +27,6 @@ from louver.attention import (
 )
 from louver.errors import OptionError, PatternError
 from louver.patterns import Window, parse
-
-PATTERNS = [
-    "window(128) | global(1)",
-    "window(5)",
-    "window(3, dilation=5) | global(positions=[0, 200])",
-    "window(left=40, right=0)",
-    "blocks(64, neighbours=1)",
-    "blocks(48)",
-    "causal & window(100)",
-    "causal",
-    "global(3)",
-    "strided(16)",
-    "strided(7, local=2) | global(1)",
-    "causal & strided(32)",
-    "strided(8, local=0)",
-    "random(16)",
-    "bigbird(32, random=2)",
-    "window2d(14)",
-    "prefix(16) & window(20)",
-    "window(40) & kept(0.4, seed=3)",
-    "causal & global(positions=[200])",
-    "heads({1: window(9) | global(2), inf: blocks(16)})",
-]
-"""Every word that a plain pattern may have, and compositions whose parts meet in odd places."""
 
 
 def inputs(
@@ -96,9 +73,7 @@ def gap(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("side", [None, "right", "left"])
-@pytest.mark.parametrize(
-    "pattern", ["full", *PATTERNS[:3], "causal", "by_length({20: full, inf: window(4) | global(1)})"]
-)
+@pytest.mark.parametrize("pattern", ["full", *PLAIN[:3], "causal", "by_length({20: full, inf: window(4) | global(1)})"])
 def test_reference_equals_loops(pattern: str, side: str | None) -> None:
     q, k, v = inputs(3, 2, 37)
     padding = padded(37, side)
@@ -107,7 +82,7 @@ def test_reference_equals_loops(pattern: str, side: str | None) -> None:
 
 
 @pytest.mark.parametrize("impl", ["dense", "gathered"])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", PLAIN)
 def test_backends_equal_the_reference_forward_and_backward(pattern: str, impl: str) -> None:
     for tokens in (1, 2, 127, 128, 129, 257, 521):
         for side in (None, "right", "left"):
@@ -124,7 +99,7 @@ def test_backends_equal_the_reference_forward_and_backward(pattern: str, impl: s
                 assert torch.isfinite(a).all()
 
 
-@pytest.mark.parametrize("pattern", [p for p in PATTERNS if "strided" not in p])
+@pytest.mark.parametrize("pattern", [p for p in PLAIN if "strided" not in p and "axial" not in p])
 def test_copies_equal_pieces(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What other devices, dropout and graphs take, beside what a CPU takes."""
     for tokens in (1, 64, 129, 300):

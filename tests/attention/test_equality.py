@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.strategies import composed
+from tests.strategies import PLAIN, composed
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -20,31 +20,7 @@ from louver.attention import attend, flex, joined
 from louver.errors import OptionError
 from louver.patterns import Full, Pattern, parse
 
-PATTERNS = (
-    "full",
-    "window(128) | global(1)",
-    "window(5)",
-    "window(3, dilation=5) | global(positions=[0, 200])",
-    "window(left=40, right=0)",
-    "blocks(64, neighbours=1)",
-    "blocks(48)",
-    "causal & window(100)",
-    "causal",
-    "global(3)",
-    "strided(16)",
-    "strided(7, local=2) | global(1)",
-    "causal & strided(32)",
-    "random(16)",
-    "bigbird(32, random=2)",
-    "longformer(64, tokens=2)",
-    "axial(14)",
-    "window2d(14)",
-    "prefix(16) & window(20)",
-    "window(40) & kept(0.4, seed=3)",
-    "causal & global(positions=[200])",
-    "heads({1: window(9) | global(2), inf: blocks(16)})",
-    "by_length({127: full, inf: window(9) | global(1)})",
-)
+PATTERNS = ("full", *PLAIN, "by_length({127: full, inf: window(9) | global(1)})")
 LENGTHS = (1, 2, 3, 7, 31, 32, 33, 63, 64, 65, 127, 128, 129, 131, 257, 383, 511, 512, 513, 521, 769, 1009, 1024, 1025)
 WAYS = ("dense", "gathered", "copies", "chunked", "flex", "auto")
 """Backends; "copies" is `gathered` as other devices, dropout and graphs take it."""

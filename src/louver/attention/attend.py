@@ -9,6 +9,7 @@ Shape letters: B batch, H heads, T query tokens, S key tokens, D numbers a head.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Literal, overload
 
@@ -133,10 +134,9 @@ def attend(
         return_weights=return_weights is not False,
         weights_of=wanted,
     )
-    if torch.is_autocast_enabled(q_BHTD.device.type):  # else some kernels would change the dtype, and some not
-        with torch.autocast(q_BHTD.device.type, enabled=False):
-            out_BHTD, weights_BHTS = split.compute(request, real, impl)
-    else:
+    # under autocast some kernels would change the dtype, and some not
+    kind = q_BHTD.device.type
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         out_BHTD, weights_BHTS = split.compute(request, real, impl)
     if request.return_weights:
         assert weights_BHTS is not None
@@ -195,11 +195,14 @@ def _check_places(
             raise OptionError(f"{name} must be a tensor, got {type(given).__name__}")
         if given is not None and given.device != q_BHTD.device:
             raise OptionError(f"{name} must be on the device of q, {q_BHTD.device}, got {given.device}")
-    for name, kept in (("padding", padding), ("documents", documents)):
-        shape = kept.mask_BT.shape if isinstance(kept, Padding) else None
-        shape = kept.numbers_BT.shape if isinstance(kept, Documents) else shape
-        if shape is not None and tuple(shape) != (batch, tokens):
-            raise OptionError(f"{name} was read for (batch, tokens) = {tuple(shape)}, got q of ({batch}, {tokens})")
+    for name, read in (
+        ("padding", padding.mask_BT if isinstance(padding, Padding) else None),
+        ("documents", documents.numbers_BT if isinstance(documents, Documents) else None),
+    ):
+        if read is not None and tuple(read.shape) != (batch, tokens):
+            raise OptionError(
+                f"{name} was read for (batch, tokens) = {tuple(read.shape)}, got q of ({batch}, {tokens})"
+            )
 
 
 def _check_batch(
