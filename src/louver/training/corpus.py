@@ -145,9 +145,7 @@ class MaskedRows(Dataset[dict[str, Any]]):
         self.vocabulary = tokenizer.vocabulary()
         self.seed, self.static, self.epoch = seed, static, 0
         lengths = (corpus.lengths[numbers] + tokenizer.specials).tolist()
-        self.rows = pack(lengths, room) if packing else [pack([n], room)[0] for n in lengths]
-        if not packing:
-            self.rows = [Pack((i,), row.documents, row.positions) for i, row in enumerate(self.rows)]
+        self.rows = pack(lengths, room) if packing else [_alone(i, count) for i, count in enumerate(lengths)]
 
     def set_epoch(self, epoch: int) -> None:
         """Draw masks anew; the Trainer calls it before every epoch."""
@@ -171,6 +169,10 @@ class MaskedRows(Dataset[dict[str, Any]]):
             "documents": row.documents,
             "positions": row.positions,
         }
+
+
+def _alone(text: int, count: int) -> Pack:
+    return Pack((text,), np.zeros(count, np.int64), np.arange(count))
 
 
 Collator = Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]
