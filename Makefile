@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-$(DATA): $(READY) src/louver/samples.py
+$(DATA): $(READY) $(wildcard src/louver/samples/*.py)
 	$(BIN)/louver data data
 	@touch $@
 

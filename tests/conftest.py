@@ -34,6 +34,16 @@ def minilm_l3() -> Path:
 
 
 @pytest.fixture(scope="session")
+def me5_small() -> Path:
+    return _real("models/me5-small")
+
+
+@pytest.fixture(scope="session")
+def zh_ner() -> Path:
+    return _real("text/zh-ner.jsonl")
+
+
+@pytest.fixture(scope="session")
 def composite() -> Path:
     return _real("text/bbc-composite.jsonl")
 
@@ -92,6 +102,27 @@ def long_bundle(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Bundle:
 
     into = tmp_path_factory.mktemp("long") / "bundle"
     return extend(tiny, into=into, max_length=2048, pattern="window(8) | global(1)")
+
+
+@pytest.fixture(scope="session")
+def fresh_bundle(tmp_path_factory: pytest.TempPathFactory, minilm_l3: Path) -> Bundle:
+    """A small encoder with BERT's own initialisation: large weights mix tokens too much to be taught in seconds."""
+    from louver.encoders import extend
+
+    home = tmp_path_factory.mktemp("fresh")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=30522,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=64,
+    )
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(home / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(minilm_l3 / name, home / "model" / name)
+    return extend(home / "model", into=home / "bundle", max_length=512, pattern="window(8) | global(1)")
 
 
 @pytest.fixture(scope="session")

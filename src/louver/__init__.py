@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from louver.attention import SelfAttention, attend
     from louver.bundle import Bundle
-    from louver.encoders import extend, load, recommend
+    from louver.encoders import extend, load, recommend, sentence_transformer
     from louver.errors import LouverError
     from louver.patterns import Blocks, Causal, Full, Global, Pattern, Window, by_length, every, heads, parse
     from louver.runtime import Predictor
@@ -35,6 +35,7 @@ _HOMES = {
     "load": "louver.encoders",
     "parse": "louver.patterns",
     "recommend": "louver.encoders",
+    "sentence_transformer": "louver.encoders",
 }
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "load",
     "parse",
     "recommend",
+    "sentence_transformer",
 ]
 
 

@@ -49,8 +49,9 @@ class Golden(BaseModel):
     """Texts and the outputs (logits or embeddings) they had when the bundle was written."""
 
     model_config = ConfigDict(extra="forbid")
-    texts: list[str]
+    texts: list[str | tuple[str, str]]
     outputs: list[list[float]]
+    """Of each text; of one with an output for every token, the first ones."""
     tolerance: float = 1e-4
 
 
@@ -59,20 +60,23 @@ class Card(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     schema_version: int = SCHEMA_VERSION
-    task: Literal["embed", "classify"] = "embed"
+    task: Literal["embed", "classify", "tag", "answer"] = "embed"
+    inputs: Literal["text", "pair"] = "text"
+    """What it reads: texts, or pairs of them."""
     kind: Literal["single", "multi", "regression"] | None = None
     """Of a classification: one label, several labels, or a number."""
     labels: list[str] = []
-    """Names, in the order of the logits."""
+    """Names, in the order of the logits; of a tagger the types of spans, each with two outputs behind the first."""
     thresholds: list[float] = []
-    """Of several labels: the probability from which each one counts, tuned on validation."""
+    """Of several labels: the probability from which each one counts, tuned on validation. Of answers: the score from
+    which there is one."""
     pattern: str = "full"
     max_length: int
     """Tokens read at most, specials included."""
     original_length: int
     """Tokens that the checkpoint read before it was extended."""
-    pooling: Literal["cls", "mean", "own"] = "mean"
-    """How token states become one vector; "own" is the checkpoint's own head."""
+    pooling: Literal["cls", "mean", "own", "none"] = "mean"
+    """How token states become one vector; "own" is the checkpoint's own head, "none" keeps one vector a token."""
     prompt: str = ""
     """Put before every text, as in ``query: ``."""
     truncation: str = "error"

@@ -153,12 +153,13 @@ def test_windows_weigh_by_their_text_not_by_their_specials(tuned: Bundle) -> Non
     prompted = tuned.card.model_copy(update={"prompt": "answer the colour ", "max_length": 12})
     with louver.Predictor(tuned, truncation="window") as predictor:
         predictor.card = prompted
-        (fitted,) = predictor._fit(["sea " * 9])
+        text = "sea " * 9
+        (fitted,) = predictor._fit([text])
         assert [len(piece) for piece in fitted.pieces] == [12, 7]
         assert fitted.counts == (7, 2)
         alone = [predictor._run_pieces([piece])[0] for piece in fitted.pieces]
-        (found,) = predictor._run([fitted])
-        assert found is not None
+        (found,) = predictor._run([text], [fitted])
+        assert isinstance(found, np.ndarray)
         np.testing.assert_allclose(found, (7 * alone[0] + 2 * alone[1]) / 9, rtol=1e-5)
 
 
@@ -348,7 +349,7 @@ def test_replay(exported: Bundle, tuned: Bundle, int8: Bundle) -> None:
         found = replay(bundle.path)
         assert found["max_difference"] <= found["tolerance"]
         assert bundle.card.golden is not None
-        lengths = [len(ids) for ids in Tokenizer.open(bundle.path).encode(bundle.card.golden.texts)]
+        lengths = [len(ids) for ids in Tokenizer.open(bundle.path).encode(list(map(str, bundle.card.golden.texts)))]
         assert max(lengths) > bundle.card.original_length > min(lengths)  # both branches of the pattern
 
 

@@ -230,9 +230,9 @@ def test_targets_losses_and_decisions() -> None:
     number = Classification("regression", ())
     assert number.decisions(np.array([[3.5]])).tolist() == [3.5]
     logits = torch.tensor([[2.0, 0.0]])
-    assert single.loss(logits, torch.tensor([0])).item() == pytest.approx(0.1269, abs=1e-4)
-    assert multi.loss(torch.zeros(1, 3), torch.ones(1, 3)).item() == pytest.approx(0.6931, abs=1e-4)
-    assert number.loss(torch.tensor([[3.0]]), torch.tensor([1.0])).item() == pytest.approx(4.0)
+    assert single.loss(logits, {"labels": torch.tensor([0])}).item() == pytest.approx(0.1269, abs=1e-4)
+    assert multi.loss(torch.zeros(1, 3), {"labels": torch.ones(1, 3)}).item() == pytest.approx(0.6931, abs=1e-4)
+    assert number.loss(torch.tensor([[3.0]]), {"labels": torch.tensor([1.0])}).item() == pytest.approx(4.0)
     assert single.class_weights([Example("", "a")] * 3 + [Example("", "b")]).tolist() == pytest.approx([2 / 3, 2])
 
 

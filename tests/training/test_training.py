@@ -17,10 +17,9 @@ from louver.compression import DistillOptions, distill
 from louver.encoders import read_bundle
 from louver.encoders.plug import drop_edges
 from louver.errors import BundleError, OptionError, StorageError, TextError, TrainingError
-from louver.tasks import Classification, Columns, Example, Splits, make_splits, read_examples
+from louver.tasks import Classification, Columns, Example, Features, Splits, collate, make_splits, read_examples
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
-from louver.training.features import Features, collate
 from louver.training.fit import Learner
 from louver.training.probe import probe
 
@@ -149,9 +148,7 @@ def test_probe_equals_its_own_linear_model(long_bundle: Bundle, colours: Path) -
     tokenizer = Tokenizer.open(long_bundle.path)
     truth = {name: task.targets(getattr(data, name)) for name in ("train", "validation")}
     rows = {
-        name: Features.of(
-            getattr(data, name), truth[name], tokenizer, long_bundle.card, max_length=64, truncation="head"
-        )
+        name: Features.of(getattr(data, name), task, tokenizer, long_bundle.card, max_length=64, truncation="head")
         for name in truth
     }
     _, scorer = metric("single")
@@ -165,7 +162,7 @@ def test_features_are_cut_as_at_serving(tuned: Bundle) -> None:
     """Windows too: their answers are joined as the Predictor joins them."""
     tokenizer = Tokenizer.open(tuned.path)
     one = [Example("rose sea leaf " * 40, "red"), Example("moss", "green")]
-    target = np.array([2, 1])
+    target = Classification("single", ("blue", "green", "red"))
     cut = Features.of(one, target, tokenizer, tuned.card, max_length=12, truncation="head")
     assert [len(f["input_ids"]) for f in cut.rows] == [12, 3]
     windows = Features.of(one, target, tokenizer, tuned.card, max_length=12, truncation="window")

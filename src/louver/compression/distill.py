@@ -17,8 +17,7 @@ from louver.bundle import Bundle, check_target
 from louver.encoders.plug import keep_layers
 from louver.encoders.pooling import Reader, read_bundle
 from louver.errors import OptionError
-from louver.tasks import Classification, Splits
-from louver.training.features import Batch
+from louver.tasks import Batch, Classification, Splits
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
@@ -134,7 +133,7 @@ def _student_loss(
         ]
         extra = torch.stack(gaps).mean()
     soft = soft_loss(logits.float(), batch["teacher"], task.kind, options.temperature)
-    hard = task.loss(logits.float(), batch["labels"], weights)
+    hard = task.loss(logits.float(), batch, weights)
     return options.alpha * soft + (1 - options.alpha) * hard + options.hidden * extra, logits
 
 

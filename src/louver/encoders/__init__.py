@@ -10,6 +10,7 @@ from louver.encoders.load import load, load_plain
 from louver.encoders.plug import FAMILIES, plug, register
 from louver.encoders.pooling import Reader, read_bundle
 from louver.encoders.recommend import Recommendation, recommend
+from louver.encoders.sentence import sentence_transformer
 
 __all__ = [
     "FAMILIES",
@@ -23,4 +24,5 @@ __all__ = [
     "read_bundle",
     "recommend",
     "register",
+    "sentence_transformer",
 ]

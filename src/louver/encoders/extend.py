@@ -16,13 +16,16 @@ from louver.encoders import positions as positioning
 from louver.encoders.load import license_of, load_plain, quiet
 from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
+from louver.encoders.sentence import write_sentence_files
 from louver.errors import ModelError, OptionError
 from louver.patterns import Full, Pattern, by_length, parse
-from louver.text import Tokenizer, Truncation, inputs
+from louver.text import Text, Tokenizer, Truncation, inputs
 from louver.versions import versions
 
 DEFAULT_PATTERN = "window(128) | global(1)"
 TOLERANCE = 1e-5
+_GOLDEN_NUMBERS = 1024
+"""Of a text with an output for every token, that are kept."""
 GOLDEN_TEXTS = (
     "A louver is a set of slats that lets through only the light you want.",
     "Short.",
@@ -128,6 +131,8 @@ def extend(
         with quiet():
             (model if own else base_of(model)).save_pretrained(draft)
         tokenizer.save_pretrained(draft)
+        if card.task == "embed":
+            write_sentence_files(draft, card, model.config.hidden_size)
         reader = Reader(model if own else base_of(model), card.pooling)
         write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))
     return Bundle.open(into, verify=False)
@@ -146,16 +151,18 @@ def golden(reader: Reader, tokenizer: Tokenizer, card: Card) -> Golden:
     """Run the golden texts one by one, so that a later check can replay them; one is beyond the original length."""
     reader.eval()
     device = next(reader.parameters()).device
-    texts = list(GOLDEN_TEXTS)
+    plain = list(GOLDEN_TEXTS)
     if card.max_length > card.original_length:
-        each = len(tokenizer.encode(texts[-1:])[0])
-        texts.append(texts[-1] * (card.original_length // each + 1))
+        each = len(tokenizer.encode(plain[-1:])[0])
+        plain.append(plain[-1] * (card.original_length // each + 1))
+    texts: list[Text] = [(plain[0], text) for text in plain] if card.inputs == "pair" else list(plain)
     fitted = inputs(tokenizer, texts, max_length=card.max_length, truncation=Truncation.HEAD, prompt=card.prompt)
     outputs = []
-    for found in fitted:
-        row = torch.from_numpy(found.pieces[0])[None].to(device)
+    for one in fitted:
+        row = torch.from_numpy(one.pieces[0])[None].to(device)
         with torch.inference_mode():
-            outputs.append([round(x, 6) for x in reader(row, torch.ones_like(row))[0].tolist()])
+            found = reader(row, torch.ones_like(row))[0].reshape(-1)[:_GOLDEN_NUMBERS]
+            outputs.append([round(x, 6) for x in found.tolist()])
     return Golden(texts=texts, outputs=outputs)
 
 

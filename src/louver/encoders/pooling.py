@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -14,9 +15,10 @@ from louver.encoders.load import load, load_plain, quiet
 from louver.encoders.plug import plug
 from louver.errors import BundleError, OptionError, unknown
 from louver.patterns import Pattern
+from louver.text import Tokenizer
 
 HEAD = "head.safetensors"
-Pooling = Literal["cls", "mean", "own"]
+Pooling = Literal["cls", "mean", "own", "none"]
 
 
 def pool(states: Tensor, mask: Tensor, how: str) -> Tensor:
@@ -25,7 +27,7 @@ def pool(states: Tensor, mask: Tensor, how: str) -> Tensor:
     Args:
         states: (batch, tokens, width).
         mask: (batch, tokens), nonzero = real token; right padded.
-        how: "cls" (the first token) or "mean" (over the real tokens).
+        how: "cls" (the first token), "mean" (over the real tokens), or "none" (the states as they are).
 
     Raises:
         OptionError: if `how` is unknown.
@@ -35,23 +37,34 @@ def pool(states: Tensor, mask: Tensor, how: str) -> Tensor:
     if how == "mean":
         weights = mask.to(states.dtype)[:, :, None]
         return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
-    raise OptionError(unknown("pooling", how, ["cls", "mean"]))
+    if how == "none":
+        return states
+    raise OptionError(unknown("pooling", how, ["cls", "mean", "none"]))
 
 
 class Reader(nn.Module):
-    """An encoder, its pooling and a linear head: ids in, one vector a text out.
+    """An encoder, its pooling and a linear head: ids in, one vector a text out, or one a token.
 
     Args:
         encoder: a transformers encoder; with pooling "own", a transformers model that gives logits.
-        pooling: "cls", "mean" or "own".
-        outputs: numbers a text; 0 for the pooled vector itself.
+        pooling: "cls", "mean", "own", or "none" for a head on every token.
+        outputs: numbers a text, or a token; 0 for the pooled vector itself.
         dropout: probability before the head while training.
+        separator: of pairs, the id after which segment 1 begins; None if the encoder tells no segments apart.
     """
 
-    def __init__(self, encoder: PreTrainedModel, pooling: Pooling, outputs: int = 0, dropout: float = 0.1) -> None:
+    def __init__(
+        self,
+        encoder: PreTrainedModel,
+        pooling: Pooling,
+        outputs: int = 0,
+        dropout: float = 0.1,
+        separator: int | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooling = pooling
+        self.separator = separator
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(encoder.config.hidden_size, outputs) if outputs else None
 
@@ -63,9 +76,10 @@ class Reader(nn.Module):
             attention_mask: (batch, tokens), 1 = real token.
 
         Returns:
-            (batch, outputs) logits, or (batch, width) embeddings of length one.
+            (batch, outputs) logits, or (batch, width) embeddings of length one; with pooling "none" (batch, tokens,
+            outputs).
         """
-        found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
+        found: Any = self.encoder(**self._inputs(input_ids, attention_mask))
         if self.pooling == "own":
             logits: Tensor = found.logits
             return logits
@@ -73,15 +87,24 @@ class Reader(nn.Module):
 
     def with_states(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Read a batch and return the token states of every layer too, those of the embeddings first."""
-        found: Any = self.encoder(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
+        found: Any = self.encoder(**self._inputs(input_ids, attention_mask), output_hidden_states=True)
         if self.pooling == "own":
             return found.logits, found.hidden_states
         return self._answer(found.last_hidden_state, attention_mask), found.hidden_states
 
     def pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Read a batch and return the vectors (batch, width) that the head would get."""
-        states: Tensor = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        states: Tensor = self.encoder(**self._inputs(input_ids, attention_mask)).last_hidden_state
         return pool(states, attention_mask, self.pooling)
+
+    def _inputs(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        """Return what the encoder is given; segments are read off the ids, so that nothing else has to carry them."""
+        found = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.separator is not None:
+            ends = (input_ids == self.separator).to(torch.long)
+            # a separator belongs to the text before it; special tokens that a user typed are no separators
+            found["token_type_ids"] = ((ends.cumsum(1) - ends) > 0).to(torch.long) * attention_mask
+        return found
 
     def _answer(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         pooled = pool(states, attention_mask, self.pooling)
@@ -96,6 +119,13 @@ class Reader(nn.Module):
             self.encoder.save_pretrained(directory)
         if self.head is not None:
             save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, directory / HEAD)
+
+
+def separator_of(directory: Path, encoder: PreTrainedModel) -> int | None:
+    """Return the id after which the second text of a pair begins, if the encoder tells segments apart."""
+    if int(getattr(encoder.config, "type_vocab_size", 0) or 0) < 2:
+        return None
+    return Tokenizer.open(directory).separator
 
 
 def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: bool = False) -> Reader:
@@ -120,7 +150,8 @@ def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: 
         encoder, _ = load_plain(bundle.path, architecture="AutoModel")
         plug(encoder, pattern or bundle.card.pattern, override=getattr(encoder.config, "louver_override", False))
     head = load_file(bundle.path / HEAD) if (bundle.path / HEAD).is_file() else {}
-    reader = Reader(encoder, bundle.card.pooling, len(head["bias"]) if head else 0)
+    separator = separator_of(bundle.path, encoder) if bundle.card.inputs == "pair" else None
+    reader = Reader(encoder, bundle.card.pooling, len(head["bias"]) if head else 0, separator=separator)
     if reader.head is not None:
         reader.head.load_state_dict(head)
     return reader.eval()

@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 import torch
 
 from louver.bundle import Bundle
-from louver.decode import pool_windows
+from louver.decode import Output, join, stack
 from louver.encoders import read_bundle
 from louver.errors import OptionError, TextError, unknown
-from louver.text import Tokenizer, Truncation, inputs, rectangle
+from louver.text import Text, Tokenizer, Truncation, inputs, rectangle
 
 Kind = Literal["truncated", "windows", "dense"]
 KINDS: tuple[Kind, ...] = ("truncated", "windows", "dense")
@@ -27,7 +28,7 @@ class Baseline:
     """A bundle's weights on transformers with SDPA, in batches as they come.
 
     Args:
-        bundle: a classification with transformers files.
+        bundle: of a task, with transformers files.
         kind: how long texts are treated.
         max_length: tokens a call, specials included.
         batch_size: texts (or windows) a call.
@@ -53,35 +54,39 @@ class Baseline:
         self._tokenizer = Tokenizer.open(bundle.path)
         self._card = bundle.card
 
-    def logits(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (n, outputs), in order.
+    def logits(self, texts: Sequence[Text]) -> np.ndarray:
+        """Return (n, outputs), or n objects `TokenLogits`, in order.
 
         Raises:
             TextError: for the first text that has no tokens.
         """
         rule = Truncation.WINDOW if self.kind == "windows" else Truncation.HEAD
-        rows = []
+        rows: list[Output] = []
         for start in range(0, len(texts), self.batch_size):
             batch = texts[start : start + self.batch_size]
             found = inputs(
-                self._tokenizer, batch, max_length=self.max_length, truncation=rule, prompt=self._card.prompt
+                self._tokenizer,
+                batch,
+                max_length=self.max_length,
+                truncation=rule,
+                prompt=self._card.prompt,
+                offsets=self._card.pooling == "none",
             )
             refused = next((one.error for one in found if one.error is not None), None)
             if refused is not None:
                 raise TextError(refused)
             pieces = [piece for one in found for piece in one.pieces]
-            outputs = np.concatenate(
-                [self._call(pieces[i : i + self.batch_size]) for i in range(0, len(pieces), self.batch_size)]
+            outputs = iter(
+                row
+                for i in range(0, len(pieces), self.batch_size)
+                for row in self._call(pieces[i : i + self.batch_size])
             )
-            place = 0
-            for one in found:
-                stop = place + len(one.pieces)
-                rows.append(pool_windows(outputs[place:stop], one.counts, self._card.kind))
-                place = stop
-        return np.stack(rows)
+            for one, text in zip(found, batch, strict=True):
+                rows.append(join(list(islice(outputs, len(one.pieces))), one, text, self._card))
+        return stack(rows)
 
     @torch.inference_mode()
-    def _call(self, pieces: list[np.ndarray]) -> np.ndarray:
+    def _call(self, pieces: list[np.ndarray]) -> list[np.ndarray]:
         ids, mask = (torch.from_numpy(x).to(self._device) for x in rectangle(pieces, self._tokenizer.pad_id))
-        found: np.ndarray = self._reader(ids, mask).float().cpu().numpy()
-        return found
+        found = self._reader(ids, mask).float().cpu().numpy()
+        return [row if found.ndim == 2 else row[: len(piece)] for row, piece in zip(found, pieces, strict=True)]

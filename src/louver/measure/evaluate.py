@@ -8,19 +8,19 @@ from typing import Protocol
 
 import numpy as np
 
-from louver.bundle import Bundle, Card
+from louver.bundle import Bundle
 from louver.errors import OptionError
 from louver.measure.intervals import Score, score
 from louver.runtime import Predictor
-from louver.tasks import Classification, Example, metric
-from louver.text import cutting
+from louver.tasks import Example, metric, task_of
+from louver.text import Text, cutting
 
 
 class Answers(Protocol):
     """Anything that gives raw outputs for texts: a `Predictor`, or a baseline."""
 
-    def logits(self, texts: Sequence[str]) -> np.ndarray:
-        """Return (n, outputs)."""
+    def logits(self, texts: Sequence[Text]) -> np.ndarray:
+        """Return (n, outputs), or n objects `TokenLogits`."""
         ...
 
 
@@ -43,17 +43,6 @@ class Evaluation:
     logits: np.ndarray
 
 
-def task_of(card: Card) -> Classification:
-    """Return the classification that a card names.
-
-    Raises:
-        OptionError: if the bundle gives embeddings.
-    """
-    if card.task != "classify" or card.kind is None:
-        raise OptionError("the bundle gives embeddings, which have no labels to score; run 'louver finetune' first")
-    return Classification(card.kind, tuple(card.labels))
-
-
 def evaluate(
     bundle: Bundle,
     examples: Sequence[Example],
@@ -67,7 +56,7 @@ def evaluate(
     """Answer labelled texts and score the answers.
 
     Args:
-        bundle: a classification; its card names labels and thresholds.
+        bundle: of a task; its card names labels and thresholds.
         examples: labelled texts.
         metric_name: the kind's default if None.
         truncation: the bundle's own if None; ``error`` becomes ``head``, so that every text counts.
@@ -81,7 +70,7 @@ def evaluate(
     if thresholds is not None and len(thresholds) != len(card.thresholds):
         raise OptionError(f"the bundle has {len(card.thresholds)} thresholds, got {len(thresholds)}; give one a label")
     truth = task.targets(examples)
-    texts = [e.text for e in examples]
+    texts = [e.input for e in examples]
     if answers is None:
         rule = truncation or cutting(card.truncation)
         with Predictor(bundle, truncation=rule) as predictor:
@@ -96,5 +85,5 @@ def agreement(a: np.ndarray, b: np.ndarray) -> float:
     """Return the share of texts on which two models decide the same; of numbers, their correlation."""
     if a.dtype.kind == "f" and a.ndim == 1:
         return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else float(np.allclose(a, b))
-    same = a == b
+    same = np.asarray(a == b)
     return float((same.all(-1) if same.ndim > 1 else same).mean())

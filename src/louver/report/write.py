@@ -18,7 +18,7 @@ from louver.measure.speed import LENGTHS, Speed, peaks_of_memory, race, text_of_
 from louver.report.contenders import TEST_TEXTS, Contender, answer_in_own_process, where
 from louver.report.page import page
 from louver.storage import write_text
-from louver.tasks import Splits, metric
+from louver.tasks import Splits, metric, task_of
 from louver.tasks.metrics import Metric
 from louver.text import Tokenizer
 from louver.versions import versions
@@ -76,7 +76,7 @@ def write_report(
     texts = [e.text for e in data.test[:documents]]
     by_length = _texts_by_length(contenders, data)
     speeds = race(opened, texts, by_length, rounds=rounds, say=say)
-    name, scorer = metric(base.bundle.card.kind or "single", metric_name)
+    name, scorer = metric(task_of(base.bundle.card).kind, metric_name)
     report: dict[str, Any] = {
         "machine": describe(),
         "versions": versions(),

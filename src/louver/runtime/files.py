@@ -9,12 +9,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
+from louver.bundle import Card
 from louver.errors import DataError, OptionError
 from louver.runtime.predictor import Predictor
 from louver.text import Row, RowWriter, scan_rows
 
-ANSWERS = ("label", "labels", "value", "embedding", "scores", "tokens_read", "tokens_cut", "error")
+ANSWERS = (
+    *("label", "labels", "value", "spans", "answer", "answer_score", "embedding", "scores"),
+    *("tokens_read", "tokens_cut", "error"),
+)
 """Columns of an answer, as `Prediction` names them; CSV and Parquet get all of them in every row."""
 
 
@@ -40,7 +45,13 @@ class Counts:
 
 
 def predict_file(
-    predictor: Predictor, source: Path, target: Path | None, *, column: str = "text", chunk: int = 256
+    predictor: Predictor,
+    source: Path,
+    target: Path | None,
+    *,
+    column: str | None = None,
+    pair: str | None = None,
+    chunk: int = 256,
 ) -> Counts:
     """Answer every row of a file; each is written with its own columns and the answer's, failed ones with ``error``.
 
@@ -54,7 +65,8 @@ def predict_file(
         predictor: that answers.
         source: CSV, TSV, JSONL or Parquet file; or a .txt file, which is one text.
         target: file to write, format by suffix; JSON lines on standard output if None.
-        column: of the text.
+        column: of the text; None takes "text", or "question" where answers are asked for.
+        pair: of the second text, where the bundle reads pairs; None takes "pair", or "context".
         chunk: rows held at a time.
 
     Raises:
@@ -66,13 +78,14 @@ def predict_file(
         raise OptionError(f"chunk must be positive, got {chunk}; 256 is the default")
     if target is not None and target.resolve() == source.resolve():
         raise DataError(f"{target} is the file that is read; give another one to write")
-    rows, columns = _peek(_scan(source, column), source, column)
+    wanted = _wanted(predictor.card, column, pair)
+    rows, columns = _peek(_scan(source, wanted[0]), source, wanted)
     names = {name: _free(name, columns) for name in ANSWERS}
     counts = Counts()
     with ExitStack() as stack:
         writer = stack.enter_context(RowWriter(target)) if target is not None else None
         while part := list(islice(rows, chunk)):
-            for row, answer in zip(part, _answers(predictor, part, column, source), strict=True):
+            for row, answer in zip(part, _answers(predictor, part, wanted, source), strict=True):
                 counts.rows += 1
                 counts.failed += answer["error"] is not None
                 counts.cut += answer.get("tokens_cut", 0) > 0 and answer["error"] is None
@@ -89,15 +102,24 @@ def predict_file(
     return counts
 
 
-def _answers(predictor: Predictor, part: list[Row | DataError], column: str, source: Path) -> list[Row]:
-    """Answer the rows that have the column; the others get an error in the same place."""
-    texts = [row[column] if isinstance(row, dict) and column in row else None for row in part]
-    answers = [prediction.to_row() for prediction in predictor.predict(texts)]  # type: ignore[arg-type]
+def _wanted(card: Card, column: str | None, pair: str | None) -> tuple[str, ...]:
+    """Return the columns that a bundle reads: one, or two of pairs."""
+    usual = ("question", "context") if card.task == "answer" else ("text", "pair")
+    return (column or usual[0], pair or usual[1]) if card.inputs == "pair" else (column or "text",)
+
+
+def _answers(predictor: Predictor, part: list[Row | DataError], wanted: tuple[str, ...], source: Path) -> list[Row]:
+    """Answer the rows that have the columns; the others get an error in the same place."""
+    texts: list[Any] = []
+    for row in part:
+        found = None if isinstance(row, DataError) or not row.keys() >= set(wanted) else [row[name] for name in wanted]
+        texts.append(found[0] if found and len(found) == 1 else found)
+    answers = [prediction.to_row() for prediction in predictor.predict(texts)]
     for place, row in enumerate(part):
         if isinstance(row, DataError):
             answers[place]["error"] = str(row)
-        elif column not in row:
-            answers[place]["error"] = str(_no_column(source, column, row))
+        elif missing := [name for name in wanted if name not in row]:
+            answers[place]["error"] = str(_no_column(source, missing[0], row))
     return answers
 
 
@@ -113,14 +135,16 @@ def _beside(row: Row, answers: Collection[str]) -> Row:
     return {_free(name, answers, "source"): value for name, value in row.items()}
 
 
-def _peek(rows: Iterator[Row | DataError], source: Path, column: str) -> tuple[Iterator[Row | DataError], list[str]]:
-    """Look for the column before anything is written: a wrong name must not cost an old target.
+def _peek(
+    rows: Iterator[Row | DataError], source: Path, wanted: tuple[str, ...]
+) -> tuple[Iterator[Row | DataError], list[str]]:
+    """Look for the columns before anything is written: a wrong name must not cost an old target.
 
     Returns:
         All rows, and the columns of the first thousand readable ones.
 
     Raises:
-        DataError: if rows can be read, and none of the first thousand has the column.
+        DataError: if rows can be read, and none of the first thousand has one of the columns.
     """
     seen: list[Row | DataError] = []
     readable: list[Row] = []
@@ -129,8 +153,9 @@ def _peek(rows: Iterator[Row | DataError], source: Path, column: str) -> tuple[I
         if not isinstance(row, DataError):
             readable.append(row)
     columns = list(dict.fromkeys(name for row in readable for name in row))
-    if readable and column not in columns:
-        raise _no_column(source, column, readable[0])
+    missing = [name for name in wanted if name not in columns]
+    if readable and missing:
+        raise _no_column(source, missing[0], readable[0])
     return chain(seen, rows), columns
 
 

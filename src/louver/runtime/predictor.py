@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from louver.bundle import Bundle
-from louver.decode import Prediction, decode, pool_windows
+from louver.decode import Output, Prediction, decode, join, stack
 from louver.errors import OptionError, TextError
 from louver.runtime.engine import Engine, open_engine
 from louver.runtime.schedule import Group, schedule
-from louver.text import Fitted, Tokenizer, Truncation, check, inputs, rectangle
+from louver.text import Fitted, Text, Tokenizer, Truncation, check, check_pair, inputs, rectangle
 
 
 class Predictor:
@@ -54,23 +54,25 @@ class Predictor:
         self.max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(self.engine.workers, "louver-worker")
 
-    def predict(self, texts: Sequence[str]) -> list[Prediction]:
+    def predict(self, texts: Sequence[Text]) -> list[Prediction]:
         """Answer texts, in their order.
 
         Args:
-            texts: strings; anything that is none, is empty or is no valid Unicode gets an `error`.
+            texts: strings, or pairs of them where the bundle reads pairs; what is neither, is empty, or is no valid
+                Unicode gets an `error`.
         """
         if isinstance(texts, str):
             raise OptionError("predict takes a list of texts, got one string; write predict([text])")
         results = [Prediction()] * len(texts)
-        readable: list[tuple[int, str]] = []
+        readable: list[tuple[int, Text]] = []
         for index, text in enumerate(texts):
             try:
-                readable.append((index, check(text)))
+                readable.append((index, self._check(text)))
             except TextError as error:
                 results[index] = Prediction(error=str(error))
-        fitted = self._fit([text for _, text in readable])
-        outputs = self._run(fitted)
+        texts = [text for _, text in readable]
+        fitted = self._fit(texts)
+        outputs = self._run(texts, fitted)
         for (index, _), found, output in zip(readable, fitted, outputs, strict=True):
             if output is None:
                 results[index] = Prediction(error=found.error, tokens_cut=found.cut)
@@ -78,8 +80,11 @@ class Predictor:
                 results[index] = decode(output, self.card, found.read, found.cut)
         return results
 
-    def logits(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the raw outputs (n, outputs) of texts that can all be read; for measuring.
+    def logits(self, texts: Sequence[Text]) -> np.ndarray:
+        """Return the raw outputs of texts that can all be read; for measuring.
+
+        Returns:
+            (n, outputs); of a task that answers for tokens, n objects `TokenLogits`.
 
         Raises:
             TextError: for the first text that cannot.
@@ -89,16 +94,16 @@ class Predictor:
         readable = []
         for number, text in enumerate(texts, 1):
             try:
-                readable.append(check(text))
+                readable.append(self._check(text))
             except TextError as error:
                 raise TextError(f"text {number} of {len(texts)}: {error}") from error
         fitted = self._fit(readable)
         for found in fitted:
             if found.error is not None:
                 raise TextError(found.error)
-        return np.stack([output for output in self._run(fitted) if output is not None])
+        return stack([output for output in self._run(readable, fitted) if output is not None])
 
-    def stream(self, texts: Iterable[str], *, chunk: int = 256) -> Iterator[Prediction]:
+    def stream(self, texts: Iterable[Text], *, chunk: int = 256) -> Iterator[Prediction]:
         """Answer texts as they come, in order, holding one chunk at a time.
 
         Args:
@@ -121,22 +126,26 @@ class Predictor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _fit(self, texts: Sequence[str]) -> list[Fitted]:
+    def _check(self, text: object) -> Text:
+        return check_pair(text) if self.card.inputs == "pair" else check(text)
+
+    def _fit(self, texts: Sequence[Text]) -> list[Fitted]:
         return inputs(
             self.tokenizer,
             texts,
             max_length=self.card.max_length,
             truncation=self.truncation,
             prompt=self.card.prompt,
+            offsets=self.card.pooling == "none",
         )
 
-    def _run(self, fitted: Sequence[Fitted]) -> list[np.ndarray | None]:
+    def _run(self, texts: Sequence[Text], fitted: Sequence[Fitted]) -> list[Output | None]:
         """Compute every text's output from its pieces; a text without pieces gets None."""
         outputs = iter(self._run_pieces([piece for found in fitted for piece in found.pieces]))
-        answers: list[np.ndarray | None] = []
-        for found in fitted:
+        answers: list[Output | None] = []
+        for text, found in zip(texts, fitted, strict=True):
             mine = list(islice(outputs, len(found.pieces)))
-            answers.append(pool_windows(np.stack(mine), found.counts, self.card.kind) if mine else None)
+            answers.append(join(mine, found, text, self.card) if mine else None)
         return answers
 
     def _run_pieces(self, rows: list[np.ndarray]) -> list[np.ndarray]:
@@ -154,7 +163,7 @@ class Predictor:
             ids, mask = rectangle([rows[member] for member in group.members], self.tokenizer.pad_id, group.width)
             found = self.engine.run(group.branch, ids, mask, single=single)
             for row, member in enumerate(group.members):
-                outputs[member] = found[row]
+                outputs[member] = found[row] if found.ndim == 2 else found[row, : len(rows[member])]
 
         if single:
             call(groups[0])

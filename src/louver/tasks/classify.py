@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -15,13 +15,14 @@ from louver.decode.classify import decide, probabilities
 from louver.errors import DataError
 from louver.tasks.data import Example, names_of
 from louver.tasks.metrics import Metric
+from louver.tasks.task import Batch, Feature, TaskName
 
 Kind = Literal["single", "multi", "regression"]
 
 
 @dataclass(frozen=True)
 class Classification:
-    """What is learned: one label of several, a set of labels, or a number.
+    """What is learned of a text or a pair of texts: one label of several, a set of labels, or a number.
 
     Attributes:
         kind: "single", "multi" or "regression".
@@ -30,6 +31,8 @@ class Classification:
 
     kind: Kind
     labels: tuple[str, ...]
+    name: ClassVar[TaskName] = "classify"
+    per_token: ClassVar[bool] = False
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> Classification:
@@ -83,20 +86,25 @@ class Classification:
             result[row, [index[name] for name in names_of(example.label)]] = 1
         return result
 
-    def loss(self, logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def teach(self, target: Any, text: str, offsets: np.ndarray | None) -> Feature:
+        """Return the target: every piece of a text has its text's."""
+        return {"labels": target}
+
+    def loss(self, outputs: Tensor, batch: Batch, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss: cross-entropy, binary cross-entropy or squared error.
 
         Args:
-            logits: (batch, outputs).
-            targets: as `targets` gives them.
+            outputs: (batch, outputs) logits.
+            batch: with ``labels`` as `targets` gives them.
             weights: (labels,) factor on each class, or None.
         """
-        weights = None if weights is None else weights.to(logits.device)
+        targets = batch["labels"]
+        weights = None if weights is None else weights.to(outputs.device)
         if self.kind == "single":
-            return F.cross_entropy(logits, targets, weight=weights)
+            return F.cross_entropy(outputs, targets, weight=weights)
         if self.kind == "multi":
-            return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights)
-        return F.mse_loss(logits[:, 0], targets)
+            return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
+        return F.mse_loss(outputs[:, 0], targets)
 
     def class_weights(self, examples: Sequence[Example]) -> np.ndarray:
         """Return factors that give every class the same say: n / (classes · count), or negatives / positives."""
@@ -105,15 +113,15 @@ class Classification:
         total = len(examples)
         return total / (len(self.labels) * found) if self.kind == "single" else (total - found) / found
 
-    def decisions(self, logits: np.ndarray, thresholds: Sequence[float] = ()) -> np.ndarray:
+    def decisions(self, answers: np.ndarray, thresholds: Sequence[float] = ()) -> np.ndarray:
         """Return decisions in the form of `targets`."""
-        return decide(logits, self.kind, thresholds)
+        return decide(answers, self.kind, thresholds)
 
-    def tune_thresholds(self, logits: np.ndarray, targets: np.ndarray, score: Metric) -> list[float]:
+    def tune_thresholds(self, answers: np.ndarray, targets: np.ndarray, score: Metric) -> list[float]:
         """Choose each label's threshold on validation, one label after the other, twice round, by the score itself.
 
         Args:
-            logits: (n, labels) of validation.
+            answers: (n, labels) logits of validation.
             targets: (n, labels) of validation.
             score: the metric that counts.
 
@@ -122,7 +130,7 @@ class Classification:
         """
         if self.kind != "multi":
             return []
-        chances = probabilities(logits, "multi")
+        chances = probabilities(answers, "multi")
         thresholds = np.full(len(self.labels), 0.5)
         for _ in range(2):
             for label in range(len(self.labels)):
@@ -136,11 +144,3 @@ class Classification:
                 winners = [c for c, s in zip(candidates, scores, strict=True) if s >= best - 1e-12]
                 thresholds[label] = 0.5 if 0.5 in winners else float(np.median(winners))
         return [round(float(t), 4) for t in thresholds]
-
-    def tuned_score(self, score: Metric) -> Callable[[np.ndarray, np.ndarray], float]:
-        """Return a function of (logits, targets) that scores decisions at their best thresholds."""
-
-        def best(logits: np.ndarray, targets: np.ndarray) -> float:
-            return score(targets, self.decisions(logits, self.tune_thresholds(logits, targets, score)))
-
-        return best

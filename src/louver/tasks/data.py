@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from louver.decode import Span
 from louver.errors import DataError, TextError, need_extra, unknown
-from louver.text import Row, check, read_rows
+from louver.tasks.spans import read_answers, read_spans, read_tagged_words
+from louver.text import Row, Text, check, read_rows
 
-Label = str | float | tuple[str, ...]
+Label = str | float | tuple[str, ...] | tuple[Span, ...]
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 DROPPABLE = ("duplicates", "empty", "rare", "unseen")
@@ -23,12 +26,19 @@ DROPPABLE = ("duplicates", "empty", "rare", "unseen")
 
 @dataclass(frozen=True)
 class Example:
-    """A text and its label: a name, a tuple of names (several labels), or a number."""
+    """A text and its label: a name, a tuple of names (several labels), a number, or spans."""
 
     text: str
     label: Label
     group: str = ""
     """The value of the column that splits go by."""
+    pair: str = ""
+    """The second text, of tasks that read pairs."""
+
+    @property
+    def input(self) -> Text:
+        """What a model reads."""
+        return (self.text, self.pair) if self.pair else self.text
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,9 @@ class Columns:
         date: column to split by in time, latest to test; empty if there is none.
         labels: "names" or "numbers"; "auto" takes numbers if every label is one and some have a fraction (``3.5``),
             because ``0`` and ``1.0`` are as often names of classes.
+        pair: column of the second text; empty if there is none.
+        words: of tagging, column of a text's words, for rows that have them instead of a text.
+        tags: of tagging, column of the words' tags.
     """
 
     text: str = "text"
@@ -51,6 +64,20 @@ class Columns:
     group: str = ""
     date: str = ""
     labels: str = "auto"
+    pair: str = ""
+    words: str = "tokens"
+    tags: str = "tags"
+
+    @classmethod
+    def of(cls, task: str, **named: str | None) -> Columns:
+        """Return the columns of a task, as its public data sets name them where no name is given.
+
+        Args:
+            task: one of `TASKS`.
+            named: columns by name; None and nothing mean the usual one.
+        """
+        usual = {"tag": {"label": "spans"}, "answer": {"text": "question", "label": "answers", "pair": "context"}}
+        return cls(**{**usual.get(task, {}), **{key: value for key, value in named.items() if value is not None}})
 
 
 @dataclass(frozen=True)
@@ -68,8 +95,13 @@ class Splits:
         return found
 
 
-def read_examples(path: str | Path, columns: Columns) -> list[tuple[Example, str]]:
+def read_examples(path: str | Path, columns: Columns, task: str = "classify") -> list[tuple[Example, str]]:
     """Read a CSV, TSV, JSONL or Parquet file, or a `datasets` directory.
+
+    Args:
+        path: the file or directory.
+        columns: where rows keep what is read.
+        task: "classify", "tag" (spans, or words with tags) or "answer".
 
     Returns:
         Each example with the part its row names, or "" if rows name none.
@@ -79,25 +111,48 @@ def read_examples(path: str | Path, columns: Columns) -> list[tuple[Example, str
     """
     if columns.labels not in ("auto", "names", "numbers"):
         raise DataError(unknown("meaning of labels", columns.labels, ("auto", "names", "numbers")))
-    rows = _datasets_rows(Path(path)) if Path(path).is_dir() else read_rows(path)
-    found: list[tuple[Example, str]] = []
-    raw: list[object] = []
+    rows = list(_datasets_rows(Path(path)) if Path(path).is_dir() else read_rows(path))
+    if not rows:
+        raise DataError(f"{path} has no rows")
+    meaning: Callable[[object, str], Label] = _name
+    if task == "classify" and _are_numbers([row.get(columns.label) for row in rows], columns.labels):
+        meaning = _number
+    found = []
     for number, row in enumerate(rows, 1):
-        for column in (columns.text, columns.label, columns.split, columns.group, columns.date):
+        where = f"{path}, row {number}"
+        tagged = task == "tag" and columns.text not in row and columns.words in row
+        wanted = (columns.words, columns.tags) if tagged else (columns.text, columns.label, columns.pair)
+        for column in (*wanted, columns.split, columns.group, columns.date):
             if column and column not in row:
-                raise DataError(f"{path}, row {number}: no column {column!r}; it has: {', '.join(map(str, row))}")
+                raise DataError(f"{where}: no column {column!r}; it has: {', '.join(map(str, row))}")
+        if tagged:
+            text, label = read_tagged_words(row[columns.words], row[columns.tags], where)
+            example = Example(text, label)
+        else:
+            example = _example(row, columns, task, meaning, where)
         part = str(row[columns.split]) if columns.split else str(row.get("__split__", ""))
         group = str(row[columns.group or columns.date]) if columns.group or columns.date else ""
-        text = row[columns.text]
-        raw.append(row[columns.label])
-        found.append((Example("" if text is None else str(text), "", group), _part(part)))
-    if not found:
-        raise DataError(f"{path} has no rows")
-    meaning = _number if _are_numbers(raw, columns.labels) else _name
-    return [
-        (replace(example, label=meaning(value, f"{path}, row {number}")), part)
-        for number, (value, (example, part)) in enumerate(zip(raw, found, strict=True), 1)
-    ]
+        found.append((replace(example, group=group), _part(part)))
+    return found
+
+
+def _example(row: Row, columns: Columns, task: str, meaning: Callable[[object, str], Label], where: str) -> Example:
+    text, pair = ("" if row.get(name) is None else str(row[name]) for name in (columns.text, columns.pair or ""))
+    if task == "tag":
+        return Example(text, read_spans(_parsed(row[columns.label]), text, where))
+    if task == "answer":
+        return Example(text, read_answers(_parsed(row[columns.label]), pair, where), pair=pair)
+    return Example(text, meaning(row[columns.label], where), pair=pair)
+
+
+def _parsed(value: object) -> object:
+    """Read what a CSV cell holds as JSON."""
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    return value
 
 
 def _datasets_rows(directory: Path) -> Iterable[Row]:
@@ -118,8 +173,15 @@ def _with_class_names(dataset: Any) -> Iterable[Row]:
     import datasets
 
     named = {name: kind for name, kind in dataset.features.items() if isinstance(kind, datasets.ClassLabel)}
+    lists = {
+        name: kind.feature
+        for name, kind in dataset.features.items()
+        if isinstance(getattr(kind, "feature", None), datasets.ClassLabel)
+    }
     for row in dataset:
-        yield {**row, **{k: kind.int2str(row[k]) for k, kind in named.items() if row[k] is not None and row[k] >= 0}}
+        ones = {k: kind.int2str(row[k]) for k, kind in named.items() if row[k] is not None and row[k] >= 0}
+        many = {k: kind.int2str(row[k]) for k, kind in lists.items() if row[k] is not None}
+        yield {**row, **ones, **many}
 
 
 def _are_numbers(labels: Sequence[object], wanted: str) -> bool:
@@ -216,6 +278,8 @@ def make_splits(
 def _readable(example: Example, row: int, drop: Sequence[str], dropped: Counter[str]) -> bool:
     try:
         check(example.text)
+        if example.pair:
+            check(example.pair)
     except TextError as error:
         if "empty" not in drop:
             raise DataError(f"row {row} cannot be read: {error}; or drop such rows with drop: [empty]") from error
@@ -268,10 +332,10 @@ def _without_shared(
     parts: dict[str, list[Example]], drop: Sequence[str], dropped: Counter[str]
 ) -> dict[str, list[Example]]:
     """Refuse or drop texts that stand in two parts."""
-    seen: set[str] = set()
+    seen: set[Text] = set()
     clean: dict[str, list[Example]] = {}
     for name in PARTS:  # a text belongs to the first part that has it
-        shared = [e for e in parts[name] if e.text in seen]
+        shared = [e for e in parts[name] if e.input in seen]
         if shared and "duplicates" not in drop:
             raise DataError(
                 f"{len(shared)} {name} rows are also in another part, the first is {shared[0].text[:60]!r}; "
@@ -279,13 +343,13 @@ def _without_shared(
             )
         rows: list[Example] = []
         for example in parts[name]:
-            if "duplicates" in drop and example.text in seen:
+            if "duplicates" in drop and example.input in seen:
                 dropped["duplicates"] += 1
                 continue
             rows.append(example)
             if "duplicates" in drop:
-                seen.add(example.text)
-        seen |= {e.text for e in rows}
+                seen.add(example.input)
+        seen |= {e.input for e in rows}
         clean[name] = rows
     return clean
 
@@ -324,7 +388,14 @@ def _rare_names(examples: Sequence[Example]) -> set[str]:
 
 
 def names_of(label: Label) -> tuple[str, ...]:
-    """Return a label's names; a number has none."""
+    """Return a label's names: of spans their types; a number has none, and neither has an answer."""
     if isinstance(label, tuple):
-        return label
+        return tuple(sorted({item.label if isinstance(item, Span) else item for item in label} - {""}))
     return (label,) if isinstance(label, str) else ()
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """Return values as an array of objects, so that metrics can resample them."""
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found

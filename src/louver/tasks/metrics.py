@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from louver.decode import Span, is_ideograph
 from louver.errors import OptionError, need_extra, unknown
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
@@ -48,22 +50,83 @@ def spearman(truth: np.ndarray, predicted: np.ndarray) -> float:
     return float(spearmanr(truth, predicted).statistic)
 
 
+def _span_counts(truth: np.ndarray, predicted: np.ndarray) -> tuple[int, int, int]:
+    """Return how many spans are right (ends and type), how many were found, how many there are."""
+    right = sum(len(set(a) & set(b)) for a, b in zip(truth, predicted, strict=True))
+    return right, sum(map(len, predicted)), sum(map(len, truth))
+
+
+def span_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """F1 over all spans: right where both ends and the type are (Tjong Kim Sang & De Meulder 2003)."""
+    right, found, there = _span_counts(truth, predicted)
+    return 2 * right / (found + there) if found + there else 1.0
+
+
+def span_precision(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Share of the spans found that are right."""
+    right, found, _ = _span_counts(truth, predicted)
+    return right / found if found else 0.0
+
+
+def span_recall(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Share of the spans there that were found."""
+    right, _, there = _span_counts(truth, predicted)
+    return right / there if there else 1.0
+
+
+def answer_exact(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Share of questions with exactly one of the right answers, or rightly with none (Rajpurkar et al. 2018)."""
+    return float(np.mean([_best(_same, spans, text) for spans, text in zip(truth, predicted, strict=True)]))
+
+
+def answer_f1(truth: np.ndarray, predicted: np.ndarray) -> float:
+    """Mean overlap in words with the nearest right answer (Rajpurkar et al. 2016, section 6.1)."""
+    return float(np.mean([_best(_overlap, spans, text) for spans, text in zip(truth, predicted, strict=True)]))
+
+
+def _best(compare: Callable[[list[str], list[str]], float], spans: Sequence[Span], text: str) -> float:
+    if not spans or not text:
+        return float(not spans and not text)
+    return max(compare(_words(span.label), _words(text)) for span in spans)
+
+
+def _same(a: list[str], b: list[str]) -> float:
+    return float(a == b)
+
+
+def _overlap(a: list[str], b: list[str]) -> float:
+    shared = sum((Counter(a) & Counter(b)).values())
+    return 2 * shared / (len(a) + len(b)) if shared else 0.0
+
+
+def _words(text: str) -> list[str]:
+    """Return an answer's words as SQuAD compares them, without signs and articles; Chinese by character."""
+    spaced = "".join(f" {c} " if is_ideograph(c) else c if c.isalnum() else " " for c in text.lower())
+    return [word for word in spaced.split() if word not in ("a", "an", "the")]
+
+
 METRICS: dict[str, dict[str, Metric]] = {
     "single": {"accuracy": accuracy, "macro_f1": _f1("macro")},
     "multi": {"exact_match": exact_match, "micro_f1": _f1("micro"), "macro_f1": _f1("macro")},
     "regression": {"r2": r2, "spearman": spearman},
+    "tag": {"f1": span_f1, "precision": span_precision, "recall": span_recall},
+    "answer": {"f1": answer_f1, "exact_match": answer_exact},
 }
-"""By kind of classification; the first of each is its default."""
+"""By kind of task; the first of each is its default."""
+
+
+def _called(kind: str) -> str:
+    return {"tag": "tagging", "answer": "answers"}.get(kind, f"{kind} labels")
 
 
 def metric(kind: str, name: str | None = None) -> tuple[str, Metric]:
     """Return a metric and its name; the kind's default if no name is given.
 
     Raises:
-        OptionError: if the kind does not know the metric.
+        OptionError: if the kind of task does not know the metric.
     """
     known = METRICS[kind]
     chosen = name or next(iter(known))
     if chosen not in known:
-        raise OptionError(unknown(f"metric for {kind} labels", chosen, known))
+        raise OptionError(unknown(f"metric for {_called(kind)}", chosen, known))
     return chosen, known[chosen]

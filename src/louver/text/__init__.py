@@ -1,7 +1,7 @@
 """Texts to ids, and files to rows. Needs tokenizers and numpy alone (Parquet: pyarrow)."""
 
-from louver.text.hygiene import check
-from louver.text.inputs import inputs, rectangle
+from louver.text.hygiene import check, check_pair
+from louver.text.inputs import Text, inputs, rectangle
 from louver.text.rows import Row, RowWriter, read_rows, read_texts, scan_rows
 from louver.text.tokenizer import Tokenizer
 from louver.text.truncation import Fitted, Ids, Truncation, cutting, fit
@@ -11,9 +11,11 @@ __all__ = [
     "Ids",
     "Row",
     "RowWriter",
+    "Text",
     "Tokenizer",
     "Truncation",
     "check",
+    "check_pair",
     "cutting",
     "fit",
     "inputs",

@@ -24,3 +24,15 @@ def check(text: object) -> str:
     if not any(character.isprintable() and not character.isspace() for character in text):
         raise TextError("the text holds invisible characters alone; drop the row or give it a text")
     return text
+
+
+def check_pair(pair: object) -> tuple[str, str]:
+    """Return a pair of texts if both can be tokenized.
+
+    Raises:
+        TextError: if it is no pair, or as `check`.
+    """
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        found = f"{len(pair)} texts" if isinstance(pair, list | tuple) else type(pair).__name__
+        raise TextError(f"this model reads pairs of texts, got {found}; give (first, second)")
+    return check(pair[0]), check(pair[1])

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -32,6 +33,8 @@ class Tokenizer:
         suffix: special ids after it, as [SEP].
         pad_id: id of padding.
         mask_id: id that hides a token, or None.
+        middle: special ids between two texts.
+        separator: the id after which a model wants segment 1 of a pair (BERT's [SEP]); None where it knows none.
     """
 
     core: tokenizers.Tokenizer
@@ -39,6 +42,8 @@ class Tokenizer:
     suffix: tuple[int, ...]
     pad_id: int
     mask_id: int | None = None
+    middle: tuple[int, ...] = ()
+    separator: int | None = None
 
     @classmethod
     def open(cls, directory: str | Path) -> Tokenizer:
@@ -56,17 +61,16 @@ class Tokenizer:
             raise ModelError(f"{file} cannot be read ({error}); save it again with transformers") from error
         core.no_truncation()
         core.no_padding()
-        probe = core.encode("a", add_special_tokens=True)
-        text = [i for i, special in enumerate(probe.special_tokens_mask) if not special]
-        first, last = (text[0], text[-1]) if text else (len(probe.ids), len(probe.ids) - 1)
+        prefix, suffix = _around(core.encode("a", add_special_tokens=True))
+        middle, separator = _between(core.encode("a", "a", add_special_tokens=True))
         core.encode_special_tokens = True
         directory = Path(directory)
         mask_id = _named(core, directory, "mask_token", "[MASK]", "<mask>")
-        return cls(core, tuple(probe.ids[:first]), tuple(probe.ids[last + 1 :]), _pad_id(core, directory), mask_id)
+        return cls(core, prefix, suffix, _pad_id(core, directory), mask_id, middle, separator)
 
     @property
     def specials(self) -> int:
-        """Special tokens around one text."""
+        """Special tokens around one text; a pair has `middle` too."""
         return len(self.prefix) + len(self.suffix)
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
@@ -74,19 +78,28 @@ class Tokenizer:
         encodings = self.core.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int64) for encoding in encodings]
 
-    def encode_after(self, prompt: str, texts: Sequence[str]) -> list[tuple[Ids, Ids]]:
-        """Turn each text behind a prompt into (ids of the prompt, ids of the text).
+    def encode_after(
+        self, prompt: str, texts: Sequence[str], *, offsets: bool = False
+    ) -> list[tuple[Ids, Ids, np.ndarray | None]]:
+        """Turn each text behind a prompt into (ids of the prompt, ids of the text, characters of the text).
 
         Both are tokenized in one go, because a word may be another token at the start of a string than inside it.
+
+        Args:
+            prompt: put before every text; may be empty.
+            texts: any.
+            offsets: also say which characters each token of the text stands for, (tokens, 2); otherwise None.
         """
-        if not prompt:
-            return [(np.empty(0, np.int64), ids) for ids in self.encode(texts)]
+        if not prompt and not offsets:
+            return [(np.empty(0, np.int64), ids, None) for ids in self.encode(texts)]
         end = len(prompt.rstrip())  # the space before a word belongs to the word
         found = []
         for encoding in self.core.encode_batch([prompt + text for text in texts], add_special_tokens=False):
             ids = np.asarray(encoding.ids, np.int64)
-            count = sum(start < end for start, _ in encoding.offsets)
-            found.append((ids[:count], ids[count:]))
+            places = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
+            count = int((places[:, 0] < end).sum())
+            characters = np.maximum(places[count:] - len(prompt), 0) if offsets else None
+            found.append((ids[:count], ids[count:], characters))
         return found
 
     def encode_words(self, texts: Sequence[str], segment: Segment | None = None) -> list[tuple[Ids, Ids]]:
@@ -124,9 +137,29 @@ class Tokenizer:
         special = {number for number, token in self.core.get_added_tokens_decoder().items() if token.special}
         return Vocabulary(self.mask_id, frozenset(special), self.core.get_vocab_size())
 
-    def wrap(self, ids: Ids) -> Ids:
-        """Put the specials around a text's ids."""
-        return np.concatenate([np.asarray(self.prefix, np.int64), ids, np.asarray(self.suffix, np.int64)])
+    def wrap(self, ids: Ids, second: Ids | None = None) -> Ids:
+        """Put the specials around a text's ids, or around and between those of two texts."""
+        parts: list[Any] = [self.prefix, ids, self.suffix]
+        if second is not None:
+            parts = [self.prefix, ids, self.middle, second, self.suffix]
+        return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+
+def _around(probe: tokenizers.Encoding) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the special ids before and after a text."""
+    text = [i for i, special in enumerate(probe.special_tokens_mask) if not special]
+    first, last = (text[0], text[-1]) if text else (len(probe.ids), len(probe.ids) - 1)
+    return tuple(probe.ids[:first]), tuple(probe.ids[last + 1 :])
+
+
+def _between(probe: tokenizers.Encoding) -> tuple[tuple[int, ...], int | None]:
+    """Return the special ids between two texts, and the one that ends segment 0 if there are segments."""
+    of_first = [i for i, owner in enumerate(probe.sequence_ids) if owner == 0]
+    of_second = [i for i, owner in enumerate(probe.sequence_ids) if owner == 1]
+    if not of_first or not of_second:
+        return (), None
+    middle = tuple(probe.ids[of_first[-1] + 1 : of_second[0]])
+    return middle, middle[-1] if middle and probe.type_ids[of_second[0]] == 1 else None
 
 
 def _pad_id(core: tokenizers.Tokenizer, directory: Path) -> int:

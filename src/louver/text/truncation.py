@@ -57,6 +57,8 @@ class Fitted:
         cut: tokens not read.
         error: why there are no pieces.
         counts: tokens of the text in each piece; what windows weigh.
+        offsets: if asked for, (tokens, 2) for each piece: the characters that each token stands for in the text (in
+            the second one of a pair); -1 where a token is a special, of the prompt, or of the first text.
     """
 
     pieces: list[Ids]
@@ -64,6 +66,7 @@ class Fitted:
     cut: int
     error: str | None = None
     counts: tuple[int, ...] = ()
+    offsets: tuple[np.ndarray, ...] = ()
 
 
 def fit(ids: Ids, room: int, truncation: Truncation, *, max_length: int, overlap: int = 0) -> Fitted:

@@ -4,8 +4,9 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "transformers", "accelerate")
 
+from louver.training.contrast import contrast
 from louver.training.finetune import finetune
-from louver.training.options import PretrainingOptions, TrainingOptions
+from louver.training.options import ContrastOptions, PretrainingOptions, TrainingOptions
 from louver.training.pretrain import pretrain
 
-__all__ = ["PretrainingOptions", "TrainingOptions", "finetune", "pretrain"]
+__all__ = ["ContrastOptions", "PretrainingOptions", "TrainingOptions", "contrast", "finetune", "pretrain"]

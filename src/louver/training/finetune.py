@@ -1,4 +1,4 @@
-"""`finetune`: teach a bundle a classification."""
+"""`finetune`: teach a bundle a task: a classification of texts or pairs, spans, answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from torch import Tensor, manual_seed
 
 from louver.bundle import Bundle, check_target
-from louver.encoders.pooling import Pooling, Reader, read_bundle
-from louver.tasks import Classification, Splits
-from louver.training.features import Batch
+from louver.encoders.pooling import Pooling, Reader, read_bundle, separator_of
+from louver.errors import OptionError
+from louver.tasks import Batch, Splits, Task, learn
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
@@ -20,6 +20,7 @@ def finetune(
     data: Splits,
     *,
     into: str | Path,
+    task: str = "classify",
     options: TrainingOptions | None = None,
     metric_name: str | None = None,
     pooling: Pooling | None = None,
@@ -27,15 +28,16 @@ def finetune(
     say: Say = lambda _: None,
     replace: bool = False,
 ) -> Bundle:
-    """Train a classification head and the encoder under it.
+    """Train a task's head and the encoder under it.
 
     Args:
         bundle: what `louver.extend` made, or any bundle with transformers files.
         data: three disjoint parts; thresholds and the best epoch are chosen on validation, test is not touched.
         into: directory of the new bundle.
+        task: "classify" (one label, several labels or a number, of a text or a pair), "tag" or "answer".
         options: how to train.
         metric_name: score that chooses the epoch; the kind's default if None.
-        pooling: "cls" or "mean"; the bundle's if None ("own" becomes "mean").
+        pooling: "cls" or "mean"; the bundle's if None ("own" becomes "mean"). Spans and answers have none.
         progress: show progress bars.
         say: told the score of every epoch.
         replace: write over an old bundle.
@@ -44,32 +46,44 @@ def finetune(
         The new bundle; its history holds the validation score and every epoch's.
 
     Raises:
-        DataError: if the labels do not make a classification.
+        DataError: if the labels do not make the task.
         OptionError: if more tokens are asked for than the bundle reads, or the encoder cannot be checkpointed.
         TrainingError: if the loss stops being a number.
     """
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    options = options or TrainingOptions()
-    task = Classification.of(data.train)
-    chosen = pooling or ("mean" if source.card.pooling == "own" else source.card.pooling)
+    learned = learn(task, data.train)
+    options = _fitting(options or TrainingOptions(), learned)
+    chosen = pooling or ("mean" if source.card.pooling in ("own", "none") else source.card.pooling)
+    if learned.per_token:
+        chosen = "none"
     card = source.card.model_copy(update={"pooling": chosen})
-    reader = _with_new_head(source, chosen, task.outputs, options.seed)
-    lesson = Lesson.prepare(source, reader, card, task, data, options, metric_name)
+    reader = _with_new_head(source, chosen, learned.outputs, options.seed, paired=bool(data.train[0].pair))
+    lesson = Lesson.prepare(source, reader, card, learned, data, options, metric_name)
     probed = lesson.probe()
     weights = lesson.class_weights()
 
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = reader(batch["input_ids"], batch["attention_mask"])
-        return task.loss(logits.float(), batch["labels"], weights), logits
+        return learned.loss(logits.float(), batch, weights), logits
 
     result = lesson.teach(objective, start=probed, progress=progress, say=say)
     return lesson.write(result, into, step="finetune", probe=probed, replace=replace)
 
 
-def _with_new_head(source: Bundle, pooling: Pooling, outputs: int, seed: int) -> Reader:
+def _fitting(options: TrainingOptions, task: Task) -> TrainingOptions:
+    """Give a head that no probe begins a learning rate of its own."""
+    if not task.per_token:
+        return options
+    if not options.epochs:
+        raise OptionError("epochs 0 leaves the linear probe, which spans and answers do not have; give 1 or more")
+    rate = options.head_learning_rate if "head_learning_rate" in options.model_fields_set else 1e-3
+    return options.model_copy(update={"probe": False, "head_learning_rate": rate})
+
+
+def _with_new_head(source: Bundle, pooling: Pooling, outputs: int, seed: int, *, paired: bool) -> Reader:
     """Take a bundle's encoder and put a new head on it."""
     old = read_bundle(source)
     encoder = old.encoder if source.card.pooling != "own" else old.encoder.base_model
     manual_seed(seed)
-    return Reader(encoder, pooling, outputs)
+    return Reader(encoder, pooling, outputs, separator=separator_of(source.path, encoder) if paired else None)

@@ -27,7 +27,7 @@ from louver.encoders.pooling import Reader
 from louver.errors import TrainingError
 from louver.measure.machine import has_bf16
 from louver.storage import storing
-from louver.training.features import Batch, Feature, collate
+from louver.tasks import Batch, Feature, collate
 from louver.training.masked import MaskedWords
 from louver.training.options import Schedule, TrainingOptions
 

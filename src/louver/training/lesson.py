@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from louver.bundle import Bundle, Card, Record, write_card, writing
-from louver.encoders.extend import golden
+from louver.bundle import Bundle, Card, Record
 from louver.encoders.pooling import Reader
 from louver.errors import OptionError
 from louver.measure.intervals import score as score_with_interval
-from louver.tasks import Classification, Splits, metric
+from louver.tasks import Classification, Features, Splits, Task, metric, tuned
 from louver.tasks.metrics import Metric
 from louver.text import Tokenizer, cutting
-from louver.training.features import Features
 from louver.training.fit import Fit, Judgement, Objective, Say, fit
 from louver.training.options import TrainingOptions
 from louver.training.probe import Probe, probe
+from louver.training.written import write_reader
 from louver.versions import versions
 
 
@@ -48,7 +47,7 @@ class Lesson:
     source: Bundle
     reader: Reader
     card: Card
-    task: Classification
+    task: Task
     data: Splits
     options: TrainingOptions
     metric: str
@@ -65,7 +64,7 @@ class Lesson:
         source: Bundle,
         reader: Reader,
         card: Card,
-        task: Classification,
+        task: Task,
         data: Splits,
         options: TrainingOptions,
         metric_name: str | None,
@@ -89,8 +88,9 @@ class Lesson:
             )
         card = card.model_copy(
             update={
-                "task": "classify",
-                "kind": task.kind,
+                "task": task.name,
+                "kind": task.kind if task.name == "classify" else None,
+                "inputs": "pair" if data.train[0].pair else "text",
                 "labels": list(task.labels),
                 "truncation": options.truncation,
             }
@@ -99,20 +99,20 @@ class Lesson:
         truth = task.targets(data.validation)
         rule = cutting(options.truncation)
         length = options.max_length or card.max_length
-        train = Features.of(data.train, task.targets(data.train), tokenizer, card, max_length=length, truncation=rule)
-        validation = Features.of(data.validation, truth, tokenizer, card, max_length=card.max_length, truncation=rule)
+        train = Features.of(data.train, task, tokenizer, card, max_length=length, truncation=rule)
+        validation = Features.of(data.validation, task, tokenizer, card, max_length=card.max_length, truncation=rule)
         reader.to("cuda" if torch.cuda.is_available() else "cpu")
         return cls(source, reader, card, task, data, options, name, scorer, tokenizer, train, validation, truth)
 
     def probe(self) -> Probe | None:
-        """Give the reader the best linear head on its frozen states, if the options ask for it."""
-        if not self.options.probe:
+        """Give the reader the best linear head on its frozen states, if the options ask for it and texts have one."""
+        if not self.options.probe or not isinstance(self.task, Classification):
             return None
         train = self.train
         if self.options.max_length is not None:  # frozen states are cheap: a probe reads whole texts
             train = Features.of(
                 self.data.train,
-                self.task.targets(self.data.train),
+                self.task,
                 self.tokenizer,
                 self.card,
                 max_length=self.card.max_length,
@@ -126,7 +126,7 @@ class Lesson:
         return None if weights is None else torch.from_numpy(weights).to(self.reader.encoder.device)
 
     def _class_weights(self) -> np.ndarray | None:
-        if not self.options.class_weights or not self.task.labels:
+        if not self.options.class_weights or self.task.kind == "regression":
             return None
         return self.task.class_weights(self.data.train)
 
@@ -146,7 +146,7 @@ class Lesson:
 
     def _judge(self, logits: np.ndarray) -> Judgement:
         """Score answers to validation, at the thresholds that are best for them."""
-        return Judgement(self.task.tuned_score(self.score)(logits, self.truth), logits)
+        return Judgement(tuned(self.task, self.score, logits, self.truth), logits)
 
     def write(
         self,
@@ -178,9 +178,4 @@ class Lesson:
             versions=versions(),
         )
         card = self.card.model_copy(update={"thresholds": thresholds, "history": [*self.card.history, record]})
-        with writing(into, replace=replace) as draft:
-            self.reader.cpu().save(draft)
-            for file in self.source.path.glob("tokenizer*"):
-                (draft / file.name).write_bytes(file.read_bytes())
-            write_card(draft, card.model_copy(update={"golden": golden(self.reader, self.tokenizer, card)}))
-        return Bundle.open(into, verify=False)
+        return write_reader(self.reader, self.source, card, into, replace=replace)

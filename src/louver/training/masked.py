@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from louver.encoders.plug import base_of
+from louver.tasks import Batch
 from louver.text.masking import IGNORED
 from louver.training.corpus import documents_of
-from louver.training.features import Batch
 
 
 class MaskedWords(nn.Module):

@@ -57,6 +57,18 @@ class TrainingOptions(Schedule):
         return self
 
 
+class ContrastOptions(Schedule):
+    """Settings of embeddings; defaults are SimCSE's (Gao et al. 2021, appendix A)."""
+
+    learning_rate: float = Field(3e-5, gt=0)
+    batch_size: int = Field(64, ge=2)
+    epochs: int = Field(1, ge=1)
+    scale: float = Field(20.0, gt=0)
+    """Of the cosines in the softmax; 1 / temperature."""
+    validation: float = Field(0.05, gt=0, lt=1)
+    """Share of the rows that is held out where no scored pairs are given to judge by."""
+
+
 class PretrainingOptions(Schedule):
     """Settings of a pretraining; defaults are BERT's where a checkpoint is trained on."""
 

@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from louver.bundle import Bundle, Record, check_target, write_card, writing
+from louver.bundle import Bundle, Record, check_target
 from louver.encoders import positions
-from louver.encoders.extend import golden
-from louver.encoders.load import load_plain, quiet
+from louver.encoders.load import load_plain
 from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Reader
 from louver.errors import DataError, OptionError
+from louver.tasks import Batch
 from louver.text import Tokenizer
 from louver.text.masking import Masking
 from louver.text.tokenizer import Segment
 from louver.training.corpus import Collator, Corpus, MaskedRows, collate_rows
-from louver.training.features import Batch
 from louver.training.fit import Judgement, Say, fit
 from louver.training.masked import MaskedWords
 from louver.training.options import PretrainingOptions
+from louver.training.written import embedding_card, write_reader
 from louver.versions import versions
 
 
@@ -175,21 +175,8 @@ def _loss(pupil: MaskedWords, rows: MaskedRows, collator: Collator, batch_size: 
 def _write(source: Bundle, pupil: MaskedWords, record: Record, into: str | Path, *, replace: bool) -> Bundle:
     """Write the model with its head, and a card that says it gives embeddings."""
     model = pupil.encoder.cpu().eval()
-    card = source.card.model_copy(
-        update={
-            "task": "embed",
-            "kind": None,
-            "labels": [],
-            "thresholds": [],
-            "pooling": "mean" if source.card.pooling == "own" else source.card.pooling,
-            "history": [*source.card.history, record],
-        }
+    card = embedding_card(source.card)
+    card = card.model_copy(update={"history": [*card.history, record]})
+    return write_reader(
+        Reader(base_of(model), card.pooling), source, card, into, replace=replace, also=model.save_pretrained
     )
-    with writing(into, replace=replace) as draft:
-        with quiet():
-            model.save_pretrained(draft)
-        for file in source.path.glob("tokenizer*"):
-            (draft / file.name).write_bytes(file.read_bytes())
-        reader = Reader(base_of(model), card.pooling)
-        write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))
-    return Bundle.open(into, verify=False)

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from louver.encoders.pooling import Reader
-from louver.tasks import Classification
+from louver.tasks import Classification, Features
 from louver.tasks.metrics import Metric
-from louver.training.features import Features
 
 _NEVER = -10.0
 """Logit of a label that training never has."""
@@ -65,8 +64,8 @@ def probe(
         What was found; the head is in the reader.
     """
     assert reader.head is not None
-    states = train.answers(reader, ask=reader.pooled)
-    held = validation.answers(reader, ask=reader.pooled)
+    states = np.stack(train.answers(reader, ask=reader.pooled))
+    held = np.stack(validation.answers(reader, ask=reader.pooled))
     labels = train.labels
     mean, spread = states.mean(0), states.std(0) + 1e-6
     best: Probe | None = None

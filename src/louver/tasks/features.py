@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from louver.bundle import Card
-from louver.decode import pool_windows
+from louver.decode import join, stack
 from louver.encoders.pooling import Reader
 from louver.errors import TextError
-from louver.tasks import Example
-from louver.text import Tokenizer, Truncation, inputs, rectangle
+from louver.tasks.data import Example
+from louver.tasks.task import Batch, Feature, Task
+from louver.text import Fitted, Text, Tokenizer, Truncation, inputs, rectangle
+from louver.text.masking import IGNORED
 
-Batch = dict[str, Tensor]
-Feature = dict[str, Any]
+_OF_TOKENS = {"tags": IGNORED}
+"""What a feature has for each token, with its padding."""
 
 
 @dataclass(frozen=True)
@@ -26,24 +28,24 @@ class Features:
     """Texts in the pieces that a model reads; one a text, or one a window.
 
     Attributes:
-        rows: ``input_ids`` and ``labels`` of each piece; a window has its text's label.
-        owners: index of the text that each piece is of, rising.
-        counts: tokens of the text in each piece.
-        kind: of the classification; says how windows are joined.
+        rows: ``input_ids`` of each piece, and what the task teaches of it.
+        texts: as they were given.
+        fitted: how each was cut to pieces.
+        card: of the bundle, for how pieces are joined.
         pad_id: id of padding.
     """
 
     rows: list[Feature]
-    owners: list[int]
-    counts: list[int]
-    kind: str
+    texts: list[Text]
+    fitted: list[Fitted]
+    card: Card
     pad_id: int
 
     @classmethod
     def of(
         cls,
         examples: Sequence[Example],
-        targets: np.ndarray,
+        task: Task,
         tokenizer: Tokenizer,
         card: Card,
         *,
@@ -54,9 +56,9 @@ class Features:
 
         Args:
             examples: labelled texts.
-            targets: what the task made of their labels, row by row.
+            task: that is learned.
             tokenizer: of the model.
-            card: for the prompt and the kind.
+            card: for the prompt, and for how pieces are joined.
             max_length: tokens, specials and prompt included.
             truncation: name of a truncation.
 
@@ -64,42 +66,48 @@ class Features:
             TextError: if a text is too long and truncation is ``error``.
         """
         rule = Truncation.named(truncation)
-        texts = [e.text for e in examples]
-        found = inputs(tokenizer, texts, max_length=max_length, truncation=rule, prompt=card.prompt)
-        refused = next((one.error for one in found if one.error is not None), None)
+        texts = [e.input for e in examples]
+        fitted = inputs(
+            tokenizer, texts, max_length=max_length, truncation=rule, prompt=card.prompt, offsets=task.per_token
+        )
+        refused = next((one.error for one in fitted if one.error is not None), None)
         if refused is not None:
             raise TextError(refused)
-        rows = [{"input_ids": piece, "labels": targets[i]} for i, one in enumerate(found) for piece in one.pieces]
-        owners = [i for i, one in enumerate(found) for _ in one.pieces]
-        counts = [count for one in found for count in one.counts]
-        return cls(rows, owners, counts, card.kind or "single", tokenizer.pad_id)
+        rows = []
+        for example, target, one in zip(examples, task.targets(examples), fitted, strict=True):
+            for number, piece in enumerate(one.pieces):
+                offsets = one.offsets[number] if task.per_token else None
+                rows.append({"input_ids": piece, **task.teach(target, example.pair or example.text, offsets)})
+        return cls(rows, texts, fitted, card, tokenizer.pad_id)
 
     @property
     def labels(self) -> np.ndarray:
-        """Targets, piece by piece."""
+        """Targets of a classification, piece by piece."""
         return np.stack([row["labels"] for row in self.rows])
 
-    def join(self, outputs: np.ndarray) -> np.ndarray:
-        """Join the answers (pieces, outputs) of each text's windows, as at serving: (texts, outputs)."""
-        owners = np.asarray(self.owners)
-        if len(self.rows) == owners[-1] + 1:
-            return outputs
-        groups = [np.flatnonzero(owners == text) for text in range(owners[-1] + 1)]
-        return np.stack([pool_windows(outputs[mine], [self.counts[i] for i in mine], self.kind) for mine in groups])
+    def join(self, outputs: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+        """Join the answers of each text's pieces, as at serving: one row, or one object, a text."""
+        rest = iter(outputs)
+        return stack(
+            [
+                join(list(islice(rest, len(one.pieces))), one, text, self.card)
+                for text, one in zip(self.texts, self.fitted, strict=True)
+            ]
+        )
 
     @torch.inference_mode()
     def answers(
         self, reader: Reader, *, ask: Callable[[Tensor, Tensor], Tensor] | None = None, tokens: int = 8192
-    ) -> np.ndarray:
+    ) -> list[np.ndarray]:
         """Run a reader over every piece, in batches of similar length.
 
         Args:
             reader: put into evaluation mode.
-            ask: what to run, from ids and mask to one row a piece; the reader itself if None.
+            ask: what to run, from ids and mask to one row a piece, or a token; the reader itself if None.
             tokens: tokens a batch at most.
 
         Returns:
-            (pieces, outputs), in the order of the pieces.
+            (outputs,) or (tokens, outputs) of each piece, in their order.
         """
         reader.eval()
         device = next(reader.parameters()).device
@@ -113,21 +121,27 @@ class Features:
             ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
             output = (ask or reader)(ids, mask).float().cpu().numpy()
             for i, row in zip(order[:taken], output, strict=True):
-                found[i] = row
+                found[i] = row if output.ndim == 2 else row[: len(self.rows[i]["input_ids"])]
             order = order[taken:]
-        return np.stack(found)
+        return found
 
     def logits(self, reader: Reader) -> np.ndarray:
-        """Return a reader's answer to every text, (texts, outputs)."""
+        """Return a reader's answer to every text: (texts, outputs), or (texts,) objects."""
         return self.join(self.answers(reader))
 
 
 def collate(pad_id: int) -> Callable[[Sequence[Feature]], Batch]:
-    """Return a collator that pads ids to the longest piece of a batch and stacks everything else."""
+    """Return a collator that pads what each token has to the longest piece of a batch, and stacks everything else."""
 
     def join(features: Sequence[Feature]) -> Batch:
         ids, mask = (torch.from_numpy(x) for x in rectangle([f["input_ids"] for f in features], pad_id))
-        rest = {key: torch.as_tensor(np.stack([f[key] for f in features])) for key in features[0] if key != "input_ids"}
+        rest = {}
+        for key in features[0].keys() - {"input_ids"}:
+            rows = [f[key] for f in features]
+            if key in _OF_TOKENS:
+                rest[key] = torch.from_numpy(rectangle(rows, _OF_TOKENS[key], ids.shape[1])[0])
+            else:
+                rest[key] = torch.as_tensor(np.stack(rows))
         return {"input_ids": ids, "attention_mask": mask, **rest}
 
     return join

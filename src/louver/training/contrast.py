@@ -1,0 +1,224 @@
+"""`contrast`: embeddings that are near where texts belong together, by sentence-transformers' losses.
+
+- Texts alone: a text is its own partner, read twice with different dropout (SimCSE, Gao et al. 2021, section 3).
+- Pairs, with or without hard negatives: all other partners of a batch are negatives (section 4).
+- Scored pairs: their cosines are put in the order of the scores (CoSENT).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from louver.bundle import Bundle, Record, check_target
+from louver.encoders.pooling import Pooling, Reader, read_bundle
+from louver.errors import DataError, OptionError, need_extra
+from louver.measure.similarity import cosines
+from louver.tasks import Batch, Feature
+from louver.tasks.metrics import spearman
+from louver.tasks.similar import Similar, check_similar
+from louver.text import Tokenizer, Truncation, inputs, rectangle
+from louver.training.fit import Judgement, Say, fit
+from louver.training.options import ContrastOptions
+from louver.training.written import embedding_card, write_reader
+from louver.versions import versions
+
+
+def contrast(
+    bundle: Bundle | str | Path,
+    rows: Sequence[Similar],
+    *,
+    into: str | Path,
+    validation: Sequence[Similar] | None = None,
+    options: ContrastOptions | None = None,
+    pooling: Pooling | None = None,
+    progress: bool = True,
+    say: Say = lambda _: None,
+    replace: bool = False,
+) -> Bundle:
+    """Train a bundle's embeddings.
+
+    Args:
+        bundle: any bundle with transformers files; a head of a task is left behind.
+        rows: all single texts, all pairs, all pairs with as many negatives, or all scored pairs.
+        into: directory of the new bundle, which `SentenceTransformer(into)` loads too.
+        validation: scored pairs, whose rank correlation chooses the epoch. Without them a share of the rows is held
+            out, and their loss chooses.
+        options: how to train.
+        pooling: "cls" or "mean"; the bundle's if None.
+        progress: show progress bars.
+        say: told the score of every epoch.
+        replace: write over an old bundle.
+
+    Returns:
+        The new bundle; its history holds the score before and after.
+
+    Raises:
+        DataError: if the rows do not fit together, or validation has no scores.
+        OptionError: if more tokens are asked for than the bundle reads.
+        TrainingError: if the loss stops being a number.
+    """
+    need_extra("train", "sentence_transformers")
+    began = time.perf_counter()
+    check_target(into, replace=replace)
+    source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    options = options or ContrastOptions()
+    check_similar(rows)
+    if validation is not None and any(row.score is None for row in validation):
+        raise DataError("validation needs scored pairs; give their scores, or leave it out")
+    length = options.max_length or source.card.max_length
+    if length > source.card.max_length:
+        raise OptionError(
+            f"{source.path} reads {source.card.max_length} tokens, got max_length={length}; extend it first"
+        )
+    card = embedding_card(source.card, pooling)
+    tokenizer = Tokenizer.open(source.path)
+    old = read_bundle(source)
+    reader = Reader(old.encoder if source.card.pooling != "own" else old.encoder.base_model, card.pooling)
+    reader.to("cuda" if torch.cuda.is_available() else "cpu")
+    train, held_out = (list(rows), list[Similar]()) if validation is not None else _split(rows, options)
+    features = _features(train, tokenizer, card.prompt, length)
+    columns = max(2, len(rows[0].texts))
+    objective = _objective(columns, options.scale, scored=rows[0].score is not None)
+    join = _collate(tokenizer.pad_id)
+    if validation is not None:
+        judge = _by_rank(validation, tokenizer, card.prompt, card.max_length)
+    else:
+        judge = _by_loss(_features(held_out, tokenizer, card.prompt, length), join, objective, options)
+    start = judge(reader)
+    measured = "spearman" if validation is not None else "minus the loss"
+    say(f"before: {measured} {start.score:.4f}")
+    result = fit(reader, objective, features, judge, options, collator=join, progress=progress, say=say)
+    numbers = {
+        "validation": {measured: round(result.best.score, 4)},
+        "before": {measured: round(start.score, 4)},
+        "epochs": result.history,
+        "steps": result.steps,
+        "n_train": len(train),
+    }
+    record = Record(
+        step="contrast",
+        settings={**options.model_dump(), "texts_a_row": len(rows[0].texts), "scored": rows[0].score is not None},
+        parents=[source.digest],
+        numbers=numbers,
+        seconds=time.perf_counter() - began,
+        versions=versions(),
+    )
+    return write_reader(
+        reader, source, card.model_copy(update={"history": [*card.history, record]}), into, replace=replace
+    )
+
+
+def _split(rows: Sequence[Similar], options: ContrastOptions) -> tuple[list[Similar], list[Similar]]:
+    if len(rows) < 4:
+        raise DataError(f"contrast holds out rows to judge by, and there are {len(rows)}; give four or more")
+    count = min(max(2, round(options.validation * len(rows))), len(rows) - 2)
+    order = np.random.default_rng(options.seed).permutation(len(rows))
+    return [rows[i] for i in order[count:]], [rows[i] for i in order[:count]]
+
+
+def _features(rows: Sequence[Similar], tokenizer: Tokenizer, prompt: str, length: int) -> list[Feature]:
+    """Tokenize every text of every row; the anchor stands for the row's length."""
+    flat = [text for row in rows for text in row.texts]
+    found = inputs(tokenizer, flat, max_length=length, truncation=Truncation.HEAD, prompt=prompt)
+    for text, one in zip(flat, found, strict=True):
+        if one.error is not None:
+            raise DataError(f"{text[:60]!r}: {one.error}")
+    pieces = iter(one.pieces[0] for one in found)
+    features = []
+    for row in rows:
+        texts = [next(pieces) for _ in row.texts]
+        texts = texts * 2 if len(texts) == 1 else texts  # its own partner: dropout makes the difference
+        score = {} if row.score is None else {"score": np.float32(row.score)}
+        features.append({"input_ids": texts[0], "texts": texts, **score})
+    return features
+
+
+def _collate(pad_id: int) -> Callable[[Sequence[Feature]], Batch]:
+    """Return a collator: anchors first, then all their partners, then all first negatives."""
+
+    def join(features: Sequence[Feature]) -> Batch:
+        columns = len(features[0]["texts"])
+        texts = [feature["texts"][column] for column in range(columns) for feature in features]
+        ids, mask = (torch.from_numpy(x) for x in rectangle(texts, pad_id))
+        batch = {"input_ids": ids, "attention_mask": mask}
+        if "score" in features[0]:
+            batch["score"] = torch.as_tensor(np.stack([feature["score"] for feature in features]))
+        return batch
+
+    return join
+
+
+def _objective(columns: int, scale: float, *, scored: bool) -> Callable[[Reader, Batch], tuple[Tensor, Tensor]]:
+    from sentence_transformers.sentence_transformer.losses import CoSENTLoss, MultipleNegativesRankingLoss
+
+    # the losses want a model of their own only for their forward, which is not called
+    loss = (CoSENTLoss if scored else MultipleNegativesRankingLoss)(None, scale=scale)
+
+    def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
+        embeddings = reader(batch["input_ids"], batch["attention_mask"]).float()
+        parts = list(embeddings.chunk(columns))
+        labels = batch.get("score", torch.zeros(len(parts[0]), device=embeddings.device))
+        found: Tensor = loss.compute_loss_from_embeddings(parts, labels)
+        return found, embeddings.detach()[:0]
+
+    return objective
+
+
+def _by_rank(rows: Sequence[Similar], tokenizer: Tokenizer, prompt: str, length: int) -> Callable[[Reader], Judgement]:
+    """Judge by the rank correlation of cosines and scores."""
+    truth = np.asarray([row.score for row in rows])
+    texts = sorted({text for row in rows for text in row.texts})
+    found = inputs(tokenizer, texts, max_length=length, truncation=Truncation.HEAD, prompt=prompt)
+    pieces = [one.pieces[0] for one in found]
+    places = {text: place for place, text in enumerate(texts)}
+
+    def judge(reader: Reader) -> Judgement:
+        vectors = _embed(reader, pieces, tokenizer.pad_id)
+        pairs = [(places[row.texts[0]], places[row.texts[1]]) for row in rows]
+        return Judgement(spearman(truth, cosines(vectors, pairs)), np.empty(0))
+
+    return judge
+
+
+@torch.inference_mode()
+def _embed(reader: Reader, pieces: Sequence[np.ndarray], pad_id: int, batch: int = 32) -> np.ndarray:
+    reader.eval()
+    order = sorted(range(len(pieces)), key=lambda i: len(pieces[i]))
+    found: list[np.ndarray] = [np.empty(0)] * len(pieces)
+    for start in range(0, len(order), batch):
+        members = order[start : start + batch]
+        ids, mask = (
+            torch.from_numpy(x).to(reader.encoder.device) for x in rectangle([pieces[i] for i in members], pad_id)
+        )
+        for i, row in zip(members, reader(ids, mask).float().cpu().numpy(), strict=True):
+            found[i] = row
+    return np.stack(found)
+
+
+def _by_loss(
+    features: list[Feature],
+    join: Callable[[Sequence[Feature]], Batch],
+    objective: Callable[[Reader, Batch], tuple[Tensor, Tensor]],
+    options: ContrastOptions,
+) -> Callable[[Reader], Judgement]:
+    """Judge by the loss of held-out rows, with the same dropout each time: without it a text alone equals itself."""
+
+    def judge(reader: Reader) -> Judgement:
+        reader.train()
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(options.seed)
+            losses, weights = [], []
+            for start in range(0, len(features), options.batch_size):
+                some = features[start : start + options.batch_size]
+                batch = {name: x.to(reader.encoder.device) for name, x in join(some).items()}
+                losses.append(float(objective(reader, batch)[0]))
+                weights.append(len(some))
+        return Judgement(-float(np.average(losses, weights=weights)), np.empty(0))
+
+    return judge

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from louver.measure.similarity import cosines, rank_correlation, rank_difference, search
+
+
+def test_cosines_and_search() -> None:
+    vectors = np.asarray([[1.0, 0], [2, 0], [0, 3], [-1, 0]])
+    assert cosines(vectors, [(0, 1), (0, 2), (0, 3)]).tolist() == [1, 0, -1]
+    texts = np.eye(12)
+    assert search(texts, texts) == {"recall@1": 1.0, "recall@10": 1.0, "mrr": 1.0}
+    far = search(np.roll(texts, 1, axis=0), texts)  # every query is nearest to another's text
+    assert far["recall@1"] == 0
+    assert far["mrr"] == pytest.approx(0.5)
+
+
+def test_intervals_go_by_texts() -> None:
+    """Pairs share texts, so an interval over pairs would be far too narrow."""
+    rng = np.random.default_rng(0)
+    pairs = list(itertools.combinations(range(30), 2))
+    effect = rng.normal(size=30)  # some texts are liked by everybody
+    truth = np.asarray([effect[a] + effect[b] for a, b in pairs]) + rng.normal(size=len(pairs))
+    found = truth + 3 * rng.normal(size=len(pairs))
+    by_text = rank_correlation(truth, found, pairs)
+    by_pair = [np.corrcoef(truth[i], found[i])[0, 1] for i in rng.integers(0, len(pairs), (300, len(pairs)))]
+    assert by_text.low < by_text.value < by_text.high
+    assert by_text.n == 30
+    assert by_text.high - by_text.low > np.ptp(np.percentile(by_pair, [2.5, 97.5]))
+    better = rank_difference(truth, found, truth, pairs)
+    assert better.low > 0
+    none = rank_difference(truth, found, found, pairs)
+    assert (none.low, none.value, none.high) == (0, 0, 0)
