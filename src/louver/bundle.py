@@ -79,6 +79,8 @@ class Card(BaseModel):
     """How token states become one vector; "own" is the checkpoint's own head, "none" keeps one vector a token."""
     prompt: str = ""
     """Put before every text, as in ``query: ``."""
+    bottleneck: int = 0
+    """Numbers in the middle of each layer's bottleneck adapter; 0 where there is none."""
     truncation: str = "error"
     special_tokens_in_text: Literal["plain"] = "plain"
     """``[SEP]`` typed by a user is text, not a separator."""

@@ -85,16 +85,34 @@ def finetune(
     schedule: dict[str, Any],
     metric: MetricName = None,
     class_weights: ClassWeights = False,
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="Train few weights beside the frozen encoder: lora, ia3, bottleneck or prompt."),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Teach a bundle a task: labels or a number of texts or pairs, spans of texts, answers to questions."""
-    from louver.training import TrainingOptions
+    from louver.training import AdapterOptions, TrainingOptions
     from louver.training import finetune as train
 
     options = TrainingOptions(seed=rows.seed, class_weights=class_weights, **schedule)
     shared: dict[str, Any] = {"metric_name": metric, "progress": sys.stderr.isatty(), "say": say}
-    made = train(bundle, rows.splits(data), into=into, task=rows.task, options=options, **shared)
+    chosen = None if adapter is None else AdapterOptions(kind=cast(Any, adapter))
+    made = train(bundle, rows.splits(data), into=into, task=rows.task, options=options, adapter=chosen, **shared)
     done(made, json_file)
+
+
+@command("louver attach runs/long runs/tuned/adapter --into runs/again")
+def attach(
+    bundle: BundleDir,
+    adapter: Annotated[Path, typer.Argument(help="Directory adapter of a bundle that was trained with one.")],
+    into: Into,
+    json_file: JsonFile = None,
+) -> None:
+    """Put an adapter's small files and head onto the bundle that they were trained on."""
+    from louver.training import attach as put
+
+    done(put(bundle, adapter, into=into), json_file)
 
 
 @command("louver distill runs/tuned tickets.csv --into runs/student --layers 3 --label team")

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from louver.bundle import Bundle
+from louver.encoders.adapters import add_bottlenecks
 from louver.encoders.load import load, load_plain, quiet
 from louver.encoders.plug import plug
 from louver.errors import BundleError, OptionError, unknown
@@ -128,6 +130,15 @@ def separator_of(directory: Path, encoder: PreTrainedModel) -> int | None:
     return Tokenizer.open(directory).separator
 
 
+def _bottlenecks_in(directory: Path) -> dict[str, Tensor]:
+    """Return the weights of bottlenecks, which transformers does not know, from its weight files."""
+    found = {}
+    for file in directory.glob("model*.safetensors"):
+        with safe_open(file, "pt") as stream:
+            found.update({name: stream.get_tensor(name) for name in stream.keys() if ".bottleneck." in name})  # noqa: SIM118
+    return found
+
+
 def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: bool = False) -> Reader:
     """Build the module of a bundle with its weights, in evaluation mode.
 
@@ -149,6 +160,9 @@ def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: 
     else:
         encoder, _ = load_plain(bundle.path, architecture="AutoModel")
         plug(encoder, pattern or bundle.card.pattern, override=getattr(encoder.config, "louver_override", False))
+    if bundle.card.bottleneck:
+        add_bottlenecks(encoder, bundle.card.bottleneck)
+        encoder.load_state_dict(_bottlenecks_in(bundle.path), strict=False)
     head = load_file(bundle.path / HEAD) if (bundle.path / HEAD).is_file() else {}
     separator = separator_of(bundle.path, encoder) if bundle.card.inputs == "pair" else None
     reader = Reader(encoder, bundle.card.pooling, len(head["bias"]) if head else 0, separator=separator)

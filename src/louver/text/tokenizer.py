@@ -20,6 +20,9 @@ from louver.text.masking import Vocabulary
 from louver.text.truncation import Ids
 
 FILE = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+SOFT_PROMPT = "louver_soft_prompt"
+"""Key of `CONFIG` with the ids of trained vectors that stand behind the first special of every text."""
 Segment = Callable[[str], Sequence[str]]
 
 
@@ -29,7 +32,7 @@ class Tokenizer:
 
     Attributes:
         core: the `tokenizers` object.
-        prefix: special ids before a text, as [CLS].
+        prefix: special ids before a text, as [CLS]; and those of a soft prompt.
         suffix: special ids after it, as [SEP].
         pad_id: id of padding.
         mask_id: id that hides a token, or None.
@@ -66,6 +69,7 @@ class Tokenizer:
         core.encode_special_tokens = True
         directory = Path(directory)
         mask_id = _named(core, directory, "mask_token", "[MASK]", "<mask>")
+        prefix += tuple(_config(directory).get(SOFT_PROMPT, ()))
         return cls(core, prefix, suffix, _pad_id(core, directory), mask_id, middle, separator)
 
     @property
@@ -168,11 +172,17 @@ def _pad_id(core: tokenizers.Tokenizer, directory: Path) -> int:
 
 def _named(core: tokenizers.Tokenizer, directory: Path, name: str, *usual: str) -> int | None:
     """Return the id of a special token: as the config beside the tokenizer names it, or by its usual names."""
-    config = directory / "tokenizer_config.json"
-    named = json.loads(config.read_text("utf8")).get(name) if config.is_file() else None
+    named = _config(directory).get(name)
     named = named.get("content") if isinstance(named, dict) else named
     for token in (named, *usual):
         found = core.token_to_id(token) if isinstance(token, str) else None
         if found is not None:
             return int(found)
     return None
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    """Read what stands beside a tokenizer, if anything does."""
+    file = directory / CONFIG
+    found: dict[str, Any] = json.loads(file.read_text("utf8")) if file.is_file() else {}
+    return found

@@ -4,9 +4,20 @@ from louver.errors import need_extra
 
 need_extra("train", "torch", "transformers", "accelerate")
 
+from louver.encoders.adapters import AdapterOptions
+from louver.training.adapting import attach
 from louver.training.contrast import contrast
 from louver.training.finetune import finetune
 from louver.training.options import ContrastOptions, PretrainingOptions, TrainingOptions
 from louver.training.pretrain import pretrain
 
-__all__ = ["ContrastOptions", "PretrainingOptions", "TrainingOptions", "contrast", "finetune", "pretrain"]
+__all__ = [
+    "AdapterOptions",
+    "ContrastOptions",
+    "PretrainingOptions",
+    "TrainingOptions",
+    "attach",
+    "contrast",
+    "finetune",
+    "pretrain",
+]

@@ -7,9 +7,11 @@ from pathlib import Path
 from torch import Tensor, manual_seed
 
 from louver.bundle import Bundle, check_target
+from louver.encoders.adapters import LEARNING_RATES, AdapterOptions
 from louver.encoders.pooling import Pooling, Reader, read_bundle, separator_of
 from louver.errors import OptionError
 from louver.tasks import Batch, Splits, Task, learn
+from louver.training.adapting import Adapting
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
@@ -22,6 +24,7 @@ def finetune(
     into: str | Path,
     task: str = "classify",
     options: TrainingOptions | None = None,
+    adapter: AdapterOptions | None = None,
     metric_name: str | None = None,
     pooling: Pooling | None = None,
     progress: bool = True,
@@ -36,6 +39,8 @@ def finetune(
         into: directory of the new bundle.
         task: "classify" (one label, several labels or a number, of a text or a pair), "tag" or "answer".
         options: how to train.
+        adapter: train few new weights beside the frozen encoder, and the head; None trains all of it. The bundle then
+            holds the small files in ``adapter/``.
         metric_name: score that chooses the epoch; the kind's default if None.
         pooling: "cls" or "mean"; the bundle's if None ("own" becomes "mean"). Spans and answers have none.
         progress: show progress bars.
@@ -53,13 +58,14 @@ def finetune(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     learned = learn(task, data.train)
-    options = _fitting(options or TrainingOptions(), learned)
+    options = _fitting(options or TrainingOptions(), learned, adapter)
     chosen = pooling or ("mean" if source.card.pooling in ("own", "none") else source.card.pooling)
     if learned.per_token:
         chosen = "none"
     card = source.card.model_copy(update={"pooling": chosen})
     reader = _with_new_head(source, chosen, learned.outputs, options.seed, paired=bool(data.train[0].pair))
-    lesson = Lesson.prepare(source, reader, card, learned, data, options, metric_name)
+    adapting = None if adapter is None else Adapting(reader, adapter, source.digest)
+    lesson = Lesson.prepare(source, reader, card, learned, data, options, metric_name, adapting)
     probed = lesson.probe()
     weights = lesson.class_weights()
 
@@ -71,8 +77,10 @@ def finetune(
     return lesson.write(result, into, step="finetune", probe=probed, replace=replace)
 
 
-def _fitting(options: TrainingOptions, task: Task) -> TrainingOptions:
-    """Give a head that no probe begins a learning rate of its own."""
+def _fitting(options: TrainingOptions, task: Task, adapter: AdapterOptions | None) -> TrainingOptions:
+    """Give new weights, and a head that no probe begins, a learning rate of their own."""
+    if adapter is not None and "learning_rate" not in options.model_fields_set:
+        options = options.model_copy(update={"learning_rate": LEARNING_RATES[adapter.kind]})
     if not task.per_token:
         return options
     if not options.epochs:

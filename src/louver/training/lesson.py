@@ -17,6 +17,7 @@ from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Classification, Features, Splits, Task, metric, tuned
 from louver.tasks.metrics import Metric
 from louver.text import Tokenizer, cutting
+from louver.training.adapting import Adapting
 from louver.training.fit import Fit, Judgement, Objective, Say, fit
 from louver.training.options import TrainingOptions
 from louver.training.probe import Probe, probe
@@ -41,6 +42,7 @@ class Lesson:
         train: texts to learn from; may be cut to save time.
         validation: texts to judge on, as they will be read.
         truth: targets of validation.
+        adapting: the adapter that is trained in the place of the encoder, if there is one.
         began: when the step began, by `time.perf_counter`.
     """
 
@@ -56,6 +58,7 @@ class Lesson:
     train: Features
     validation: Features
     truth: np.ndarray
+    adapting: Adapting | None = None
     began: float = field(default_factory=time.perf_counter)
 
     @classmethod
@@ -68,6 +71,7 @@ class Lesson:
         data: Splits,
         options: TrainingOptions,
         metric_name: str | None,
+        adapting: Adapting | None = None,
     ) -> Lesson:
         """Tokenize the texts and look up the score.
 
@@ -96,13 +100,16 @@ class Lesson:
             }
         )
         tokenizer = Tokenizer.open(source.path)
+        if adapting is not None:
+            tokenizer, card = adapting.reads(tokenizer), adapting.of_card(card)
         truth = task.targets(data.validation)
         rule = cutting(options.truncation)
         length = options.max_length or card.max_length
         train = Features.of(data.train, task, tokenizer, card, max_length=length, truncation=rule)
         validation = Features.of(data.validation, task, tokenizer, card, max_length=card.max_length, truncation=rule)
         reader.to("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(source, reader, card, task, data, options, name, scorer, tokenizer, train, validation, truth)
+        parts = (tokenizer, train, validation, truth, adapting)
+        return cls(source, reader, card, task, data, options, name, scorer, *parts)
 
     def probe(self) -> Probe | None:
         """Give the reader the best linear head on its frozen states, if the options ask for it and texts have one."""
@@ -163,9 +170,14 @@ class Lesson:
         thresholds = self.task.tune_thresholds(logits, self.truth, self.score)
         decisions = self.task.decisions(logits, thresholds)
         found = score_with_interval(self.score, self.truth, decisions, seed=self.options.seed)
+        settings = settings or {}
+        adapter: dict[str, Any] = {}
+        if self.adapting is not None:
+            settings |= {"adapter": self.adapting.options.model_dump()}
+            adapter = {"adapter": self.adapting.merge(self.validation)}
         record = Record(
             step=step,
-            settings={**self.options.model_dump(), **(settings or {}), "metric": self.metric},
+            settings={**self.options.model_dump(), **settings, "metric": self.metric},
             parents=[self.source.digest],
             numbers={
                 "validation": {self.metric: found.to_json()},
@@ -173,9 +185,15 @@ class Lesson:
                 "n_train": len(self.data.train),
                 "steps": result.steps,
                 "probe": None if probe is None else probe.to_json(),
+                **adapter,
             },
             seconds=time.perf_counter() - self.began,
             versions=versions(),
         )
         card = self.card.model_copy(update={"thresholds": thresholds, "history": [*self.card.history, record]})
-        return write_reader(self.reader, self.source, card, into, replace=replace)
+
+        def also(draft: Path) -> None:
+            if self.adapting is not None:
+                self.adapting.write(draft, card)
+
+        return write_reader(self.reader, self.source, card, into, replace=replace, also=also)

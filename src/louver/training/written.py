@@ -21,7 +21,14 @@ def embedding_card(card: Card, pooling: Pooling | None = None) -> Card:
         pooling: "cls" or "mean"; the card's own if None, or the mean where it has none.
     """
     chosen = pooling or ("mean" if card.pooling in ("own", "none") else card.pooling)
-    update = {"task": "embed", "kind": None, "inputs": "text", "labels": [], "thresholds": [], "pooling": chosen}
+    update: dict[str, object] = {
+        "task": "embed",
+        "kind": None,
+        "inputs": "text",
+        "labels": [],
+        "thresholds": [],
+        "pooling": chosen,
+    }
     return card.model_copy(update=update)
 
 
