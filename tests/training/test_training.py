@@ -20,7 +20,7 @@ from louver.errors import BundleError, OptionError, StorageError, TextError, Tra
 from louver.tasks import Classification, Columns, Example, Features, Splits, collate, make_splits, read_examples
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
-from louver.training.fit import Learner
+from louver.training.learner import Learner
 from louver.training.probe import probe
 
 QUICK: dict[str, Any] = {"learning_rate": 1e-3, "max_length": 64, "batch_size": 16}
@@ -190,8 +190,10 @@ def test_a_loss_that_is_no_number_stops_training_with_its_step(
     learner = Learner(
         reader, lambda r, b: (torch.tensor(float("nan")), torch.zeros(1)), TrainingOptions(accumulation=2)
     ).train()
-    with pytest.raises(TrainingError, match="loss is nan at step 1; training stopped and wrote nothing"):
-        learner(input_ids=torch.ones(1, 2))
+    with pytest.raises(
+        TrainingError, match=r"loss is nan at step 1 \(first in the loss, batch of 1 rows\); training stopped and wrote"
+    ):
+        learner(input_ids=torch.ones(1, 2), attention_mask=torch.ones(1, 2))
     options = TrainingOptions(epochs=2, learning_rate=1e30, head_learning_rate=1e30, max_length=64, warmup=0)
     with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step"):
         finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
@@ -267,7 +269,7 @@ def test_dropped_edges_are_drawn_anew_for_every_batch_and_stay_out_of_judgement(
         assert keep == 0.3
         real(model, keep, seed)
 
-    monkeypatch.setattr("louver.training.fit.drop_edges", noted)
+    monkeypatch.setattr("louver.training.learner.drop_edges", noted)
     options = TrainingOptions(epochs=1, drop_edges=0.3, gradient_checkpointing=True, seed=5, **QUICK)
     bundle = finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
     assert seeds == list(range(5, 5 + len(seeds)))

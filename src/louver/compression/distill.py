@@ -86,7 +86,7 @@ def distill(
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
         return _student_loss(reader, teacher_reader, chosen, task, weights, options, batch)
 
-    result = lesson.teach(objective, start=probed, progress=progress, say=say)
+    result = lesson.teach(objective, start=probed, into=into, progress=progress, say=say)
     return lesson.write(result, into, step="distill", probe=probed, settings={"layers": chosen}, replace=replace)
 
 

@@ -25,6 +25,7 @@ from louver.tasks.similar import Similar, check_similar
 from louver.text import Tokenizer, Truncation, inputs, rectangle
 from louver.training.fit import Judgement, Say, fit
 from louver.training.options import ContrastOptions
+from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader
 from louver.versions import versions
 
@@ -93,12 +94,22 @@ def contrast(
     start = judge(reader)
     measured = "spearman" if validation is not None else "minus the loss"
     say(f"before: {measured} {start.score:.4f}")
-    result = fit(reader, objective, features, judge, options, collator=join, progress=progress, say=say)
+    key = {
+        "parent": source.digest,
+        "options": options.model_dump(mode="json"),
+        "pooling": card.pooling,
+        "data": fingerprint(ids for feature in features for ids in feature["texts"]),
+    }
+    with places(into, key) as where:
+        result = fit(
+            reader, objective, features, judge, options, collator=join, places=where, progress=progress, say=say
+        )
     numbers = {
         "validation": {measured: round(result.best.score, 4)},
         "before": {measured: round(start.score, 4)},
         "epochs": result.history,
         "steps": result.steps,
+        "curves": result.log.to_json(),
         "n_train": len(train),
     }
     record = Record(

@@ -146,6 +146,7 @@ class MaskedRows(Dataset[dict[str, Any]]):
         self.seed, self.static, self.epoch = seed, static, 0
         lengths = (corpus.lengths[numbers] + tokenizer.specials).tolist()
         self.rows = pack(lengths, room) if packing else [_alone(i, count) for i, count in enumerate(lengths)]
+        self.lengths = [len(row.documents) for row in self.rows]
 
     def set_epoch(self, epoch: int) -> None:
         """Draw masks anew; the Trainer calls it before every epoch."""

@@ -73,7 +73,7 @@ def finetune(
         logits = reader(batch["input_ids"], batch["attention_mask"])
         return learned.loss(logits.float(), batch, weights), logits
 
-    result = lesson.teach(objective, start=probed, progress=progress, say=say)
+    result = lesson.teach(objective, start=probed, into=into, progress=progress, say=say)
     return lesson.write(result, into, step="finetune", probe=probed, replace=replace)
 
 

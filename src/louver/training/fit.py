@@ -1,17 +1,17 @@
 """The one training path: transformers' Trainer around what learns and an objective.
 
-An objective is a function (pupil, batch) -> (loss, outputs). Pretraining, fine-tuning and distillation differ in
-nothing else.
+An objective is a function (pupil, batch) -> (loss, outputs). Pretraining, fine-tuning, distillation and contrastive
+training differ in nothing else.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,25 +19,26 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import Dataset
 
-from louver.encoders.plug import drop_edges, without_attention_dropout
+from louver.encoders.plug import without_attention_dropout
 from louver.encoders.pooling import Reader
-from louver.errors import TrainingError
 from louver.measure.machine import has_bf16
 from louver.storage import storing
 from louver.tasks import Batch, Feature, collate
+from louver.training.learner import Learner, Objective
 from louver.training.masked import MaskedWords
 from louver.training.options import Schedule, TrainingOptions
+from louver.training.reporters import reporters
+from louver.training.resume import Places
+from louver.training.watch import Log, QuietBar, Watch
 
 Say = Callable[[str], object]
-Objective = Callable[[Any, Batch], tuple[Tensor, Tensor]]
-"""(what learns, batch) -> (loss, outputs)."""
-
-
 Pupil = TypeVar("Pupil", Reader, MaskedWords)
 """What learns: a module around a transformers model."""
+_LOGGED = 2000
+"""Steps that are logged at most; more are logged as means."""
 
 
 @dataclass(frozen=True)
@@ -61,79 +62,13 @@ class Fit:
         best: judgement of the weights that were kept.
         history: one entry an epoch, the start included: validation score, and training loss.
         steps: optimizer steps taken.
+        log: what training did, step by step.
     """
 
     best: Judgement
     history: list[dict[str, float]]
     steps: int
-
-
-class Learner(nn.Module):
-    """A reader with its objective, in the form that the Trainer runs: batch in, loss and logits out."""
-
-    def __init__(self, reader: Reader | MaskedWords, objective: Objective, options: Schedule) -> None:
-        super().__init__()
-        self.reader = reader
-        self.objective = objective
-        self.options = options
-        self.batches = 0
-        self._keys_to_ignore_on_save = _shared(self)  # the Trainer reads this, and ties weights after loading
-        self.register_state_dict_post_hook(lambda *found: self._without_shared(*found))  # type: ignore[no-untyped-call]
-
-    def forward(self, **batch: Tensor) -> dict[str, Tensor]:
-        """Compute the loss; stop at the first one that is no number.
-
-        Raises:
-            TrainingError: naming the step.
-        """
-        if self.training and self.options.drop_edges is not None:
-            drop_edges(self.reader.encoder, self.options.drop_edges, self.options.seed + self.batches)
-        loss, logits = self.objective(self.reader, batch)
-        if self.training:
-            self.batches += 1
-            if not torch.isfinite(loss):
-                raise TrainingError(
-                    f"loss is {loss.item()} at step {math.ceil(self.batches / self.options.accumulation)}; training "
-                    "stopped and wrote nothing. Lower the learning rate, or look for broken rows"
-                )
-        return {"loss": loss, "logits": logits}
-
-    def _without_shared(self, _: nn.Module, found: dict[str, Any], *__: Any) -> None:
-        """Leave out of a state what is another's: safetensors stores nothing twice."""
-        for name in self._keys_to_ignore_on_save:
-            found.pop(name, None)
-
-    def tie_weights(self) -> None:
-        """Share again what was left out."""
-        self.reader.encoder.tie_weights()
-
-    def activation_checkpointing_enable(self, **options: Any) -> None:
-        """Pass the Trainer's wish on to the encoder."""
-        self.reader.encoder.activation_checkpointing_enable(**options)
-
-
-def _shared(module: nn.Module) -> list[str]:
-    """Return the names of weights that are another's too: a masked-word head shares the embeddings."""
-    first: dict[int, str] = {}
-    return [name for name, x in module.state_dict().items() if first.setdefault(x.data_ptr(), name) != name]
-
-
-class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers exports it lazily, as Any
-    """The Trainer, with our own judgement after each epoch: of whole texts, each at its own length.
-
-    Its own evaluation pads to batches in training's order, and scores windows apart from each other.
-    """
-
-    def __init__(self, judge: Callable[[], float], **rest: Any) -> None:
-        super().__init__(**rest)
-        self.judge = judge
-        self.control: transformers.TrainerControl
-
-    def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
-        metrics = {f"{metric_key_prefix}_score": self.judge()}
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+    log: Log
 
 
 def fit(
@@ -146,6 +81,7 @@ def fit(
     start: Judgement | None = None,
     pad_id: int = 0,
     collator: Callable[[Sequence[Feature]], Batch] | None = None,
+    places: Places | None = None,
     progress: bool = True,
     say: Say = lambda _: None,
 ) -> Fit:
@@ -160,6 +96,7 @@ def fit(
         start: judgement of the reader before training; then the start counts as an epoch, and may be the best.
         pad_id: id of padding.
         collator: makes a batch; pads ``input_ids`` and stacks the rest if None.
+        places: where an interrupted run finds itself again, and where curves go; if None, nowhere.
         progress: show progress bars.
         say: told the score of every epoch.
 
@@ -170,81 +107,167 @@ def fit(
         say(f"linear probe: score {start.score:.4f}")
     if not options.epochs:
         found = start or judge(reader)
-        return Fit(found, [{"epoch": 0.0, "score": found.score}], 0)
+        return Fit(found, [{"epoch": 0.0, "score": found.score}], 0, Log())
     before = copy.deepcopy(reader.state_dict()) if start is not None else None
     if not options.attention_dropout:
         without_attention_dropout(reader.encoder)
     judged: list[Judgement] = []
     began = time.perf_counter()
 
-    def judge_epoch() -> float:
+    def judge_epoch(epoch: float) -> float:
         judged.append(judge(reader))
         took = time.perf_counter() - began
-        say(f"epoch {len(judged)} of {options.epochs}: score {judged[-1].score:.4f} after {took:.0f} s")
+        say(f"epoch {round(epoch)} of {options.epochs}: score {judged[-1].score:.4f} after {took:.0f} s")
         return judged[-1].score
 
     learner = Learner(reader, objective, options)
+    watch: Watch = Watch(learner)
     transformers.set_seed(options.seed)
-    with storing("a checkpoint"), tempfile.TemporaryDirectory(prefix="louver-training-") as scratch, _known_warnings():
+    with storing("a checkpoint"), ExitStack() as stack:
+        stack.enter_context(_known_warnings())
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="louver-training-"))
+        home = Path(scratch) if places is None else places.checkpoints
+        rows: Any = train if isinstance(train, Dataset) else list(train)
         trainer = _Trainer(
             judge_epoch,
             model=learner,
-            args=_arguments(options, scratch, progress),
+            args=_arguments(options, home, len(rows), whole=places is not None),
             data_collator=collator or collate(pad_id),
-            train_dataset=train if isinstance(train, Dataset) else list(train),
+            train_dataset=rows,
             eval_dataset=[],  # judged by `judge`
-            callbacks=[transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)],
+            callbacks=[*_callbacks(options, watch, progress), *reporters(options, places)],
             optimizers=(_optimizer(reader, options), None),
         )
-        if not progress:
-            trainer.remove_callback(transformers.PrinterCallback)
-        outcome = trainer.train()
+        trainer.remove_callback(transformers.PrinterCallback)
+        outcome = trainer.train(resume_from_checkpoint=_last(home, say))
         history = _by_epoch(trainer.state.log_history)
-    best = max(judged, key=lambda one: one.score)  # the first of equals, as the Trainer keeps it
+        reached = trainer.state.best_metric
+    reader.eval()
+    best = max(judged, key=lambda one: one.score, default=None)  # the first of equals, as the Trainer keeps it
+    if best is None or best.score != reached:  # an epoch before an interruption was better
+        best = judge(reader)
     if before is not None and start is not None:
         history.insert(0, {"epoch": 0.0, "score": start.score})
         if start.score > best.score:
             reader.load_state_dict(before)
             best = start
     reader.eval()
-    return Fit(best, history, outcome.global_step)
+    return Fit(best, history, outcome.global_step, watch.log)
+
+
+class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers exports it lazily, as Any
+    """The Trainer, with our own judgement after each epoch: of whole texts, each at its own length.
+
+    Its own evaluation pads to batches in training's order, and scores windows apart from each other.
+    """
+
+    def __init__(self, judge: Callable[[float], float], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.judge = judge
+        self.control: transformers.TrainerControl
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        lengths = getattr(self.train_dataset, "lengths", None)
+        if lengths is None:
+            lengths = [len(row["input_ids"]) for row in self.train_dataset]
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        follow = getattr(self.train_dataset, "set_epoch", lambda _: None)
+        return _Sampler(batch, list(lengths), seed=self.args.seed, follow=follow)
+
+    def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
+        metrics = {f"{metric_key_prefix}_score": self.judge(self.state.epoch or 0.0)}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+class _Sampler(transformers.trainer_pt_utils.LengthGroupedSampler):  # type: ignore[misc]
+    """The Trainer's batches of similar lengths, in an order that seed and epoch alone decide.
+
+    Its own draws from the state of torch's generator, which a run that goes on within an epoch does not have again.
+    There accelerate tells the sampler which epoch it is, and not the data set, so the sampler passes it on.
+    """
+
+    def __init__(self, batch_size: int, lengths: list[int], seed: int, follow: Callable[[int], object]) -> None:
+        super().__init__(batch_size, lengths=lengths)
+        self.seed, self.follow = seed, follow
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.follow(int(epoch))
+        self.generator = torch.Generator().manual_seed(self.seed * 1_000_003 + int(epoch))
+
+
+def _callbacks(options: Schedule, watch: Watch, progress: bool) -> list[Any]:
+    found: list[Any] = [watch, transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)]
+    if options.checkpoint_minutes is not None:
+        found.append(_SaveByTime(60 * options.checkpoint_minutes))
+    return [*found, QuietBar()] if progress else found
+
+
+class _SaveByTime(transformers.TrainerCallback):  # type: ignore[misc]
+    """Keeps a checkpoint within an epoch that takes long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.saved = seconds, time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        control.should_save = control.should_save or time.monotonic() - self.saved > self.seconds
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.saved = time.monotonic()
+
+
+def _last(home: Path, say: Say) -> str | None:
+    """Return the last checkpoint of an interrupted run, if there is one."""
+    found: str | None = transformers.trainer_utils.get_last_checkpoint(str(home))
+    if found is not None:
+        say(f"goes on from step {found.rpartition('-')[2]} of an interrupted run")
+    return found
 
 
 def _by_epoch(log: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """Join what the Trainer logged of an epoch: the training loss, then the score."""
-    epochs: dict[float, dict[str, float]] = {}
+    """Join what the Trainer logged of an epoch: the mean training loss, and the score at its end."""
+    epochs, losses = [], list[float]()
     for entry in log:
-        found = epochs.setdefault(entry["epoch"], {"epoch": float(entry["epoch"])})
-        found |= {name.removeprefix("eval_"): float(entry[name]) for name in ("loss", "eval_score") if name in entry}
-    return [entry for entry in epochs.values() if "score" in entry]
+        if "loss" in entry:
+            losses.append(float(entry["loss"]))
+        if "eval_score" in entry:
+            epochs.append({"epoch": float(entry["epoch"]), "loss": float(np.mean(losses or [np.nan]))})
+            epochs[-1]["score"] = float(entry["eval_score"])
+            losses = []
+    return epochs
 
 
-def _arguments(options: Schedule, scratch: str | Path, progress: bool) -> transformers.TrainingArguments:
+def _arguments(options: Schedule, home: Path, rows: int, *, whole: bool) -> transformers.TrainingArguments:
     bf16 = options.precision == "bf16" or (options.precision == "auto" and has_bf16())
+    steps = options.epochs * -(-rows // (options.batch_size * options.accumulation))
     return transformers.TrainingArguments(
-        output_dir=str(scratch),
+        output_dir=str(home),
         per_device_train_batch_size=options.batch_size,
         gradient_accumulation_steps=options.accumulation,
         num_train_epochs=options.epochs,
         learning_rate=options.learning_rate,
         warmup_steps=options.warmup,
         weight_decay=options.weight_decay,
+        max_grad_norm=options.max_gradient,
         activation_checkpointing=options.gradient_checkpointing,
         bf16=bf16,
         use_cpu=bf16 and not torch.cuda.is_available(),  # the Trainer wants to hear that bf16 on a CPU is meant
         eval_strategy="epoch",
         save_strategy="epoch",
         save_total_limit=1,
-        save_only_model=True,
+        save_only_model=not whole,
         load_best_model_at_end=True,
         metric_for_best_model="score",
         greater_is_better=True,
-        logging_strategy="epoch",
+        logging_strategy="steps",
+        logging_steps=max(1, steps // _LOGGED),
         logging_nan_inf_filter=False,
-        train_sampling_strategy="group_by_length",
+        report_to="none",  # see `reporters`
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
-        disable_tqdm=not progress,
+        disable_tqdm=True,  # our own bar
         seed=options.seed,
     )
 

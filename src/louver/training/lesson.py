@@ -18,9 +18,11 @@ from louver.tasks import Classification, Features, Splits, Task, metric, tuned
 from louver.tasks.metrics import Metric
 from louver.text import Tokenizer, cutting
 from louver.training.adapting import Adapting
-from louver.training.fit import Fit, Judgement, Objective, Say, fit
+from louver.training.fit import Fit, Judgement, Say, fit
+from louver.training.learner import Objective
 from louver.training.options import TrainingOptions
 from louver.training.probe import Probe, probe
+from louver.training.resume import fingerprint, places
 from louver.training.written import write_reader
 from louver.versions import versions
 
@@ -137,19 +139,31 @@ class Lesson:
             return None
         return self.task.class_weights(self.data.train)
 
-    def teach(self, objective: Objective, *, start: Probe | None, progress: bool, say: Say) -> Fit:
-        """Train the reader, and leave its best epoch's weights in it; the probe it starts from may be the best."""
-        return fit(
-            self.reader,
-            objective,
-            self.train.rows,
-            lambda reader: self._judge(self.validation.logits(reader)),
-            self.options,
-            start=None if start is None else self._judge(start.logits),
-            pad_id=self.tokenizer.pad_id,
-            progress=progress,
-            say=say,
-        )
+    def teach(self, objective: Objective, *, start: Probe | None, into: str | Path, progress: bool, say: Say) -> Fit:
+        """Train the reader, and leave its best epoch's weights in it; the probe it starts from may be the best.
+
+        An interrupted training of the same bundle `into`, with the same options and data, goes on.
+        """
+        key = {
+            "parent": self.source.digest,
+            "task": [self.task.name, self.task.labels, self.metric],
+            "options": self.options.model_dump(mode="json"),
+            "adapter": None if self.adapting is None else self.adapting.options.model_dump(mode="json"),
+            "data": fingerprint(row["input_ids"] for part in (self.train, self.validation) for row in part.rows),
+        }
+        with places(into, key) as where:
+            return fit(
+                self.reader,
+                objective,
+                self.train.rows,
+                lambda reader: self._judge(self.validation.logits(reader)),
+                self.options,
+                start=None if start is None else self._judge(start.logits),
+                pad_id=self.tokenizer.pad_id,
+                places=where,
+                progress=progress,
+                say=say,
+            )
 
     def _judge(self, logits: np.ndarray) -> Judgement:
         """Score answers to validation, at the thresholds that are best for them."""
@@ -184,6 +198,7 @@ class Lesson:
                 "epochs": result.history,
                 "n_train": len(self.data.train),
                 "steps": result.steps,
+                "curves": result.log.to_json(),
                 "probe": None if probe is None else probe.to_json(),
                 **adapter,
             },

@@ -24,6 +24,8 @@ class Schedule(BaseModel):
     warmup: float = Field(0.1, ge=0, lt=1)
     """Share of the steps in which the learning rate rises."""
     weight_decay: float = Field(0.01, ge=0)
+    max_gradient: float = Field(1.0, gt=0)
+    """Norm to which larger gradients are clipped."""
     gradient_checkpointing: bool = False
     """Recompute states in the backward pass: less memory, about a third more time."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
@@ -32,6 +34,11 @@ class Schedule(BaseModel):
     """Keep the checkpoint's dropout on attention weights; without it the fused kernels can be used."""
     drop_edges: float | None = Field(None, gt=0, lt=1)
     """Share of each layer's pairs that a batch keeps, drawn anew each time (Rong et al. 2020); None keeps all."""
+    checkpoint_minutes: float | None = Field(15.0, gt=0)
+    """Keep what an interrupted run has also within an epoch, so often; None keeps it at the end of epochs alone."""
+    report: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] | None = None
+    """Trainer's reporters, beside the curves in the bundle's history; None takes TensorBoard where it is installed.
+    TensorBoard's files lie in ``tensorboard/`` beside the bundle."""
     max_length: int | None = Field(None, ge=8)
     """Tokens to train on at most; the bundle's length if None."""
     seed: int = 0

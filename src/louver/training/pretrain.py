@@ -32,6 +32,7 @@ from louver.training.corpus import Collator, Corpus, MaskedRows, collate_rows
 from louver.training.fit import Judgement, Say, fit
 from louver.training.masked import MaskedWords
 from louver.training.options import PretrainingOptions
+from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader
 from louver.versions import versions
 
@@ -105,21 +106,29 @@ def pretrain(
 
         start = judge(pupil)
         say(f"before: loss {-start.score:.4f} on {len(held_out)} held-out texts")
-        result = fit(
-            pupil,
-            _objective,
-            rows(train, static=options.static_masks),
-            judge,
-            options,
-            collator=collator,
-            progress=progress,
-            say=say,
-        )
+        key = {
+            "parent": source.digest,
+            "options": options.model_dump(mode="json"),
+            "data": fingerprint([corpus.ids, corpus.words, corpus.starts]),
+        }
+        with places(into, key) as where:
+            result = fit(
+                pupil,
+                _objective,
+                rows(train, static=options.static_masks),
+                judge,
+                options,
+                collator=collator,
+                places=where,
+                progress=progress,
+                say=say,
+            )
         numbers = {
             "validation": {"loss": -result.best.score, "perplexity": math.exp(-result.best.score)},
             "before": {"loss": -start.score, "perplexity": math.exp(-start.score)},
             "epochs": result.history,
             "steps": result.steps,
+            "curves": result.log.to_json(),
             "texts": int(corpus.owners[-1]) + 1,
             "unreadable": corpus.unreadable,
             "tokens": len(corpus.ids),

@@ -1,0 +1,108 @@
+"""What learns, with its objective, in the form that transformers' Trainer runs: batch in, loss out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from louver.encoders.plug import drop_edges
+from louver.encoders.pooling import Reader
+from louver.errors import TrainingError
+from louver.tasks import Batch
+from louver.training.masked import MaskedWords
+from louver.training.options import Schedule
+
+Objective = Callable[[Any, Batch], tuple[Tensor, Tensor]]
+"""(what learns, batch) -> (loss, outputs)."""
+
+
+class Learner(nn.Module):
+    """A reader with its objective.
+
+    Attributes:
+        batches: seen in training.
+        losses: of these batches.
+        tokens: real ones and all, over these batches.
+    """
+
+    def __init__(self, reader: Reader | MaskedWords, objective: Objective, options: Schedule) -> None:
+        super().__init__()
+        self.reader = reader
+        self.objective = objective
+        self.options = options
+        self.batches = 0
+        self.losses: list[float] = []
+        self.tokens = [0, 0]
+        self._keys_to_ignore_on_save = _shared(self)  # the Trainer reads this, and ties weights after loading
+        self.register_state_dict_post_hook(lambda *found: self._without_shared(*found))  # type: ignore[no-untyped-call]
+
+    def forward(self, **batch: Tensor) -> dict[str, Tensor]:
+        """Compute the loss; stop at the first one that is no number.
+
+        Raises:
+            TrainingError: naming the step, the first layer that gave no numbers, and the batch.
+        """
+        if self.training and self.options.drop_edges is not None:
+            drop_edges(self.reader.encoder, self.options.drop_edges, self.options.seed + self.batches)
+        loss, logits = self.objective(self.reader, batch)
+        if self.training:
+            self.batches += 1
+            self.losses.append(loss.item())
+            self.tokens[0] += int(batch["attention_mask"].sum())
+            self.tokens[1] += batch["attention_mask"].numel()
+            if not math.isfinite(self.losses[-1]):
+                step, where = math.ceil(self.batches / self.options.accumulation), self._first_without_numbers(batch)
+                raise TrainingError(
+                    f"loss is {self.losses[-1]} at step {step} ({where}); training stopped and wrote nothing. "
+                    "Lower the learning rate, or look for broken rows"
+                )
+        return {"loss": loss, "logits": logits}
+
+    def _first_without_numbers(self, batch: Batch) -> str:
+        """Say where numbers end: in the weights already, or behind which module of this batch."""
+        for name, parameter in self.reader.named_parameters():
+            if not torch.isfinite(parameter).all():
+                return f"the weights {name} are no numbers since the step before"
+        found: list[str] = []
+
+        def look(name: str) -> Callable[..., None]:
+            def hook(_: nn.Module, __: Any, output: Any) -> None:
+                first = output[0] if isinstance(output, tuple) else getattr(output, "last_hidden_state", output)
+                if isinstance(first, Tensor) and not torch.isfinite(first).all():
+                    found.append(name)
+
+            return hook
+
+        hooks = [module.register_forward_hook(look(name)) for name, module in self.reader.named_modules() if name]
+        try:
+            with torch.no_grad():
+                self.objective(self.reader, batch)
+        finally:
+            for one in hooks:
+                one.remove()
+        rows = f", texts {batch['row'].tolist()}" if "row" in batch else ""
+        where = f"first in the output of {found[0]}" if found else "first in the loss"
+        return f"{where}, batch of {len(batch['input_ids'])} rows{rows}"
+
+    def _without_shared(self, _: nn.Module, found: dict[str, Any], *__: Any) -> None:
+        """Leave out of a state what is another's: safetensors stores nothing twice."""
+        for name in self._keys_to_ignore_on_save:
+            found.pop(name, None)
+
+    def tie_weights(self) -> None:
+        """Share again what was left out."""
+        self.reader.encoder.tie_weights()
+
+    def activation_checkpointing_enable(self, **options: Any) -> None:
+        """Pass the Trainer's wish on to the encoder."""
+        self.reader.encoder.activation_checkpointing_enable(**options)
+
+
+def _shared(module: nn.Module) -> list[str]:
+    """Return the names of weights that are another's too: a masked-word head shares the embeddings."""
+    first: dict[int, str] = {}
+    return [name for name, x in module.state_dict().items() if first.setdefault(x.data_ptr(), name) != name]

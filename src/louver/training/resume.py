@@ -1,0 +1,79 @@
+"""Where an interrupted training keeps what it has, and how the next one finds it.
+
+Checkpoints lie in a hidden sibling of the bundle that is being made, with a key of all that decides the outcome. A run
+that ends well removes them; one with other settings refuses them instead of going on with half of something else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from louver.errors import TrainingError
+from louver.storage import storing, write_text
+from louver.versions import versions
+
+_KEY = "key.json"
+
+
+def fingerprint(rows: Iterable[np.ndarray]) -> str:
+    """Return a hash of token ids."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(np.ascontiguousarray(row).tobytes())
+        digest.update(b"|")
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a training keeps files.
+
+    Attributes:
+        checkpoints: for an interrupted run.
+        curves: for TensorBoard.
+    """
+
+    checkpoints: Path
+    curves: Path
+
+
+@contextmanager
+def places(into: str | Path, key: dict[str, Any]) -> Iterator[Places]:
+    """Give directories for a training, with the checkpoints of an interrupted run of the same key.
+
+    Args:
+        into: the bundle that is being made.
+        key: all that decides the outcome: digests of the parent and of the data, options, what is learned.
+
+    Yields:
+        The directories; checkpoints are removed if the block ends well, or if training cannot go on from them.
+
+    Raises:
+        TrainingError: if an interrupted run had another key.
+    """
+    target = Path(into)
+    home = target.with_name(f".{target.name}.training")
+    written = json.dumps({**key, "versions": versions()}, sort_keys=True, default=str, indent=1)
+    with storing("a checkpoint"):
+        if (home / _KEY).is_file() and (home / _KEY).read_text("utf8") != written:
+            raise TrainingError(
+                f"{home} holds an interrupted training with other settings, data or versions; delete it, or give the "
+                "ones that it had"
+            )
+        home.mkdir(parents=True, exist_ok=True)
+        write_text(home / _KEY, written)
+        try:
+            yield Places(home, target.parent / "tensorboard" / target.name)
+        except TrainingError:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+        shutil.rmtree(home, ignore_errors=True)

@@ -1,0 +1,124 @@
+"""An interrupted training goes on, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from safetensors.torch import load_file
+from tests.conftest import colour_rows
+
+from louver.bundle import Bundle
+from louver.errors import MissingExtraError, TrainingError
+from louver.tasks import Columns, make_splits, read_examples
+from louver.tasks.similar import Similar
+from louver.training import ContrastOptions, PretrainingOptions, TrainingOptions, contrast, finetune, pretrain
+from louver.training.learner import Learner
+
+
+class Killed(BaseException):
+    """Like Ctrl-C, and unlike any error that somebody catches."""
+
+
+def kill_after(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = Learner.forward, [0]
+
+    def forward(self: Learner, **batch: Any) -> Any:
+        seen[0] += self.training
+        if seen[0] > batches:
+            raise Killed
+        return real(self, **batch)
+
+    monkeypatch.setattr(Learner, "forward", forward)
+
+
+def weights(bundle: Bundle) -> dict[str, np.ndarray]:
+    return {
+        f"{file.name}:{name}": array.numpy()
+        for file in bundle.path.glob("*.safetensors")
+        for name, array in load_file(file).items()
+    }
+
+
+def same(a: Bundle, b: Bundle) -> bool:
+    mine, other = weights(a), weights(b)
+    return mine.keys() == other.keys() and all(np.array_equal(mine[name], other[name]) for name in mine)
+
+
+def train(kind: str, source: Bundle, colours: Path, into: Path, **options: Any) -> Bundle:
+    shared: dict[str, Any] = {"epochs": 3, "batch_size": 16, "max_length": 32, "patience": 9, **options}
+    if kind == "finetune":
+        data = make_splits(read_examples(colours, Columns()))
+        return finetune(source, data, into=into, options=TrainingOptions(**{"probe": False, **shared}), progress=False)
+    texts = [row["text"] for row in colour_rows(120)]
+    if kind == "contrast":
+        rows = [Similar((text,)) for text in dict.fromkeys(texts)]
+        return contrast(source, rows, into=into, options=ContrastOptions(**shared), progress=False)
+    return pretrain(source, texts, into=into, options=PretrainingOptions(**shared, packing=False), progress=False)
+
+
+@pytest.mark.parametrize("kind", ["finetune", "pretrain", "contrast"])
+@pytest.mark.parametrize("where", ["between epochs", "within an epoch"])
+def test_resumed_equals_uninterrupted(
+    kind: str, where: str, fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit, dropout, masks and the order of rows included."""
+    often = {"checkpoint_minutes": 1e-9} if where == "within an epoch" else {}
+    whole = train(kind, fresh_bundle, colours, tmp_path / "whole" / "b", **often)
+    with monkeypatch.context() as patch:
+        kill_after(11, patch)  # 8 batches an epoch, or 7
+        with pytest.raises(Killed):
+            train(kind, fresh_bundle, colours, tmp_path / "b", **often)
+    assert not (tmp_path / "b").exists()
+    assert (tmp_path / ".b.training").is_dir()
+    resumed = train(kind, fresh_bundle, colours, tmp_path / "b", **often)
+    assert same(whole, resumed)
+    assert not (tmp_path / ".b.training").exists()
+    scores = [[epoch["score"] for epoch in made.card.history[-1].numbers["epochs"]] for made in (whole, resumed)]
+    assert scores[0] == scores[1]
+
+
+def test_the_same_seed_gives_the_same_bundle(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    first, second = (train("pretrain", fresh_bundle, colours, tmp_path / name, seed=3) for name in "ab")
+    assert same(first, second)
+    assert not same(first, train("pretrain", fresh_bundle, colours, tmp_path / "c", seed=4))
+
+
+def test_other_settings_do_not_go_on_from_it(
+    fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        kill_after(11, patch)
+        with pytest.raises(Killed):
+            train("finetune", fresh_bundle, colours, tmp_path / "b")
+    with pytest.raises(TrainingError, match="holds an interrupted training with other settings, data or versions"):
+        train("finetune", fresh_bundle, colours, tmp_path / "b", learning_rate=1e-3)
+
+
+def test_a_training_that_cannot_go_on_leaves_nothing(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step"):
+        train("finetune", fresh_bundle, colours, tmp_path / "b", learning_rate=1e30, head_learning_rate=1e30, warmup=0)
+    assert not (tmp_path / ".b.training").exists()
+
+
+def test_curves_for_tensorboard_lie_beside_the_bundle(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    train("finetune", fresh_bundle, colours, tmp_path / "b", epochs=1)
+    (events,) = (tmp_path / "tensorboard" / "b").glob("events*")
+    assert b"train/loss" in events.read_bytes()
+    train("finetune", fresh_bundle, colours, tmp_path / "c", epochs=1, report=())
+    assert not (tmp_path / "tensorboard" / "c").exists()
+    with pytest.raises(MissingExtraError, match="wandb not installed; run: pip install wandb"):
+        train("finetune", fresh_bundle, colours, tmp_path / "d", epochs=1, report=("wandb",))
+
+
+def test_curves_stand_in_the_history(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    made = train("finetune", fresh_bundle, colours, tmp_path / "b")
+    curves = made.card.history[-1].numbers["curves"]
+    assert len(curves["loss"]) == len(curves["gradient_norm"]) == 24
+    assert list(curves["gradient_by_part"]) == ["embeddings", "layer 0", "layer 1", "head"]
+    assert json.loads(made.card.model_dump_json())
+    assert transformers.trainer_utils.get_last_checkpoint(str(tmp_path)) is None
