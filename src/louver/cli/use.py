@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from louver.cli.app import FAILED_ITEMS, command, out, save_json, say
-from louver.cli.options import BundleDir, DataFile, JsonFile, MetricName, Truncate
+from louver.cli.options import BundleDir, DataFile, JsonFile, MetricName, Rows, Truncate, taking
+from louver.cli.options import rows as rows_flags
 from louver.errors import OptionError
 
 TextOfTask = Annotated[
@@ -95,6 +96,31 @@ def evaluate(
     found = score(opened, examples, metric_name=metric, **options)
     figures = {"bundle": str(bundle), "metric": found.metric, "score": found.score.to_json()}
     save_json(json_file, figures)
+    out.print_json(json.dumps(figures))
+
+
+@command("louver doctor runs/tuned rows.csv --label team")
+@taking(rows=rows_flags)
+def doctor(
+    bundle: BundleDir,
+    rows: Rows,
+    data: Annotated[
+        Path | None, typer.Argument(help="The rows that it was trained on, for doubtful labels; split as then.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what is wrong with a bundle's training: what was seen while it ran, and which labels are doubtful."""
+    from dataclasses import asdict
+
+    from louver.training.diagnosis import examine
+
+    found, doubts = examine(bundle, None if data is None else rows.splits(data))
+    figures = {"found": [one.to_json() for one in found], "doubtful": [asdict(one) for one in doubts]}
+    save_json(json_file, figures)
+    for one in found:
+        say(f"found: {one}")
+    if not found:
+        say("found nothing wrong")
     out.print_json(json.dumps(figures))
 
 

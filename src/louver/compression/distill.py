@@ -87,7 +87,9 @@ def distill(
         return _student_loss(reader, teacher_reader, chosen, task, weights, options, batch)
 
     result = lesson.teach(objective, start=probed, into=into, progress=progress, say=say)
-    return lesson.write(result, into, step="distill", probe=probed, settings={"layers": chosen}, replace=replace)
+    return lesson.write(
+        result, into, step="distill", probe=probed, settings={"layers": chosen}, say=say, replace=replace
+    )
 
 
 def choose_layers(wanted: int | list[int], total: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -28,7 +28,7 @@ class Features:
     """Texts in the pieces that a model reads; one a text, or one a window.
 
     Attributes:
-        rows: ``input_ids`` of each piece, and what the task teaches of it.
+        rows: ``input_ids`` of each piece, the number of its text, and what the task teaches of it.
         texts: as they were given.
         fitted: how each was cut to pieces.
         card: of the bundle, for how pieces are joined.
@@ -74,11 +74,17 @@ class Features:
         if refused is not None:
             raise TextError(refused)
         rows = []
-        for example, target, one in zip(examples, task.targets(examples), fitted, strict=True):
+        for row, (example, target, one) in enumerate(zip(examples, task.targets(examples), fitted, strict=True)):
             for number, piece in enumerate(one.pieces):
                 offsets = one.offsets[number] if task.per_token else None
-                rows.append({"input_ids": piece, **task.teach(target, example.pair or example.text, offsets)})
+                taught = task.teach(target, example.pair or example.text, offsets)
+                rows.append({"input_ids": piece, "row": row, **taught})
         return cls(rows, texts, fitted, card, tokenizer.pad_id)
+
+    def first(self, count: int) -> Features:
+        """Return the first so many texts."""
+        pieces = sum(len(one.pieces) for one in self.fitted[:count])
+        return replace(self, rows=self.rows[:pieces], texts=self.texts[:count], fitted=self.fitted[:count])
 
     @property
     def labels(self) -> np.ndarray:

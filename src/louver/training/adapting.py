@@ -57,7 +57,7 @@ class Adapting:
         Returns:
             Counts of trained weights, and the largest difference of outputs, |Δ| / (1 + max |output|).
         """
-        few = replace(some, rows=some.rows[:16], texts=some.texts[:16], fitted=some.fitted[:16])
+        few = some.first(16)
         head = 0 if self.reader.head is None else sum(p.numel() for p in self.reader.head.parameters())
         counts = {"adapter_weights": self.adapted.trainable, "head_weights": head, "all_weights": self.whole}
         before = few.answers(self.reader)

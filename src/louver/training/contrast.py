@@ -23,6 +23,7 @@ from louver.tasks import Batch, Feature
 from louver.tasks.metrics import spearman
 from louver.tasks.similar import Similar, check_similar
 from louver.text import Tokenizer, Truncation, inputs, rectangle
+from louver.training import diagnosis
 from louver.training.fit import Judgement, Say, fit
 from louver.training.options import ContrastOptions
 from louver.training.resume import fingerprint, places
@@ -104,12 +105,19 @@ def contrast(
         result = fit(
             reader, objective, features, judge, options, collator=join, places=where, progress=progress, say=say
         )
+    findings = diagnosis.of_curves(result.log, result.history)
+    some = list(dict.fromkeys(row.texts[0] for row in rows))[:64]
+    pieces = [one.pieces[0] for one in inputs(tokenizer, some, max_length=length, truncation=Truncation.HEAD)]
+    findings += diagnosis.of_vectors(_embed(reader, pieces, tokenizer.pad_id))
+    for finding in findings:
+        say(f"found: {finding}")
     numbers = {
         "validation": {measured: round(result.best.score, 4)},
         "before": {measured: round(start.score, 4)},
         "epochs": result.history,
         "steps": result.steps,
         "curves": result.log.to_json(),
+        "diagnosis": [one.to_json() for one in findings],
         "n_train": len(train),
     }
     record = Record(

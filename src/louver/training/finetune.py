@@ -74,7 +74,7 @@ def finetune(
         return learned.loss(logits.float(), batch, weights), logits
 
     result = lesson.teach(objective, start=probed, into=into, progress=progress, say=say)
-    return lesson.write(result, into, step="finetune", probe=probed, replace=replace)
+    return lesson.write(result, into, step="finetune", probe=probed, say=say, replace=replace)
 
 
 def _fitting(options: TrainingOptions, task: Task, adapter: AdapterOptions | None) -> TrainingOptions:

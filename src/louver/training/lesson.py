@@ -17,7 +17,9 @@ from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Classification, Features, Splits, Task, metric, tuned
 from louver.tasks.metrics import Metric
 from louver.text import Tokenizer, cutting
+from louver.training import diagnosis
 from louver.training.adapting import Adapting
+from louver.training.diagnosis import Finding
 from louver.training.fit import Fit, Judgement, Say, fit
 from louver.training.learner import Objective
 from louver.training.options import TrainingOptions
@@ -169,6 +171,18 @@ class Lesson:
         """Score answers to validation, at the thresholds that are best for them."""
         return Judgement(tuned(self.task, self.score, logits, self.truth), logits)
 
+    def _diagnose(self, result: Fit, decisions: np.ndarray) -> list[Finding]:
+        """Look for what is wrong with texts, curves, answers and vectors."""
+        targets = self.task.targets(self.data.train)
+        found = diagnosis.of_texts(self.train.texts, self.train.fitted, self.tokenizer)
+        found += diagnosis.of_curves(result.log, result.history, diagnosis.priors(self.task, targets))
+        found += diagnosis.of_answers(self.task, self.truth, decisions)
+        if self.task.per_token:
+            return found
+        few = self.validation.first(64)
+        found += diagnosis.of_vectors(np.stack(few.answers(self.reader, ask=self.reader.pooled)))
+        return [*found, *diagnosis.doubtful_labels(self.task, self.data.validation, result.best.logits)[1]]
+
     def write(
         self,
         result: Fit,
@@ -177,6 +191,7 @@ class Lesson:
         step: str,
         probe: Probe | None,
         settings: dict[str, Any] | None = None,
+        say: Say = lambda _: None,
         replace: bool,
     ) -> Bundle:
         """Tune the thresholds, score validation, and write the trained reader as a bundle."""
@@ -184,6 +199,9 @@ class Lesson:
         thresholds = self.task.tune_thresholds(logits, self.truth, self.score)
         decisions = self.task.decisions(logits, thresholds)
         found = score_with_interval(self.score, self.truth, decisions, seed=self.options.seed)
+        findings = self._diagnose(result, decisions)
+        for one in findings:
+            say(f"found: {one}")
         settings = settings or {}
         adapter: dict[str, Any] = {}
         if self.adapting is not None:
@@ -199,6 +217,7 @@ class Lesson:
                 "n_train": len(self.data.train),
                 "steps": result.steps,
                 "curves": result.log.to_json(),
+                "diagnosis": [one.to_json() for one in findings],
                 "probe": None if probe is None else probe.to_json(),
                 **adapter,
             },

@@ -28,6 +28,7 @@ from louver.tasks import Batch
 from louver.text import Tokenizer
 from louver.text.masking import Masking
 from louver.text.tokenizer import Segment
+from louver.training import diagnosis
 from louver.training.corpus import Collator, Corpus, MaskedRows, collate_rows
 from louver.training.fit import Judgement, Say, fit
 from louver.training.masked import MaskedWords
@@ -123,12 +124,16 @@ def pretrain(
                 progress=progress,
                 say=say,
             )
+        findings = diagnosis.of_curves(result.log, result.history)
+        for finding in findings:
+            say(f"found: {finding}")
         numbers = {
             "validation": {"loss": -result.best.score, "perplexity": math.exp(-result.best.score)},
             "before": {"loss": -start.score, "perplexity": math.exp(-start.score)},
             "epochs": result.history,
             "steps": result.steps,
             "curves": result.log.to_json(),
+            "diagnosis": [one.to_json() for one in findings],
             "texts": int(corpus.owners[-1]) + 1,
             "unreadable": corpus.unreadable,
             "tokens": len(corpus.ids),
