@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from louver.cli.app import command, done, save_json, say, show
-from louver.cli.options import BundleDir, Into, JsonFile, TextColumn
+from louver.cli.options import BundleDir, Into, JsonFile, SegmentBy, TextColumn, TextsFile, segmenter
 from louver.errors import OptionError
 
 
@@ -76,6 +76,25 @@ def create(
     size = {"layers": layers, "width": width, "heads": heads, "vocabulary": vocabulary, "max_length": max_length}
     made = make(read_texts(data, text), into=into, family=family, lower=lower, seed=seed, **size)
     say(f"wrote {made}")
+
+
+@command("louver vocabulary runs/long corpus.jsonl --into runs/words --words 1000")
+def vocabulary(
+    bundle: BundleDir,
+    data: TextsFile,
+    into: Into,
+    text: TextColumn = "text",
+    words: Annotated[int, typer.Option(help="New tokens at most.")] = 1000,
+    least: Annotated[int, typer.Option(help="Times that a word must occur.")] = 5,
+    segment: SegmentBy = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Make the words of your texts that save most tokens tokens of their own."""
+    from louver.encoders import add_words
+    from louver.text import read_texts
+
+    cut = segmenter(segment)
+    done(add_words(bundle, read_texts(data, text), into=into, words=words, least=least, segment=cut), json_file)
 
 
 @command("louver export runs/tuned --into runs/onnx")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from louver.errors import OptionError
+from louver.errors import MissingExtraError, OptionError, unknown
 
 if TYPE_CHECKING:
     from louver.tasks import Columns, Splits
@@ -22,6 +24,10 @@ DataFile = Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file,
 TextsFile = Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet file; its labels are not read.")]
 TextColumn = Annotated[str, typer.Option("--text", help="Column of the text.")]
 MetricName = Annotated[str | None, typer.Option("--metric", help="The kind's default if left out.")]
+SegmentBy = Annotated[
+    str | None,
+    typer.Option("--segment", help="Cut Chinese texts into words by jieba; by the tokenizer if left out."),
+]
 Truncate = Annotated[
     str | None,
     typer.Option(
@@ -30,6 +36,23 @@ Truncate = Annotated[
         "part), window (read all of it in windows). The bundle's own by default; louver info shows it.",
     ),
 ]
+
+
+def segmenter(name: str | None) -> Callable[[str], list[str]] | None:
+    """Return the function that cuts a text into words.
+
+    Raises:
+        OptionError: if it is unknown.
+        MissingExtraError: if its package is not installed.
+    """
+    if name is None:
+        return None
+    if name != "jieba":
+        raise OptionError(unknown("segmenter", name, ["jieba"]))
+    if importlib.util.find_spec("jieba") is None:
+        raise MissingExtraError("jieba not installed; run: pip install jieba")
+    found: Callable[[str], list[str]] = importlib.import_module("jieba").lcut
+    return found
 
 
 @dataclass(frozen=True)

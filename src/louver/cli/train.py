@@ -9,7 +9,19 @@ from typing import Annotated, Any, cast
 import typer
 
 from louver.cli.app import command, done, say
-from louver.cli.options import BundleDir, DataFile, Into, JsonFile, MetricName, Rows, TextColumn, TextsFile, taking
+from louver.cli.options import (
+    BundleDir,
+    DataFile,
+    Into,
+    JsonFile,
+    MetricName,
+    Rows,
+    SegmentBy,
+    TextColumn,
+    TextsFile,
+    segmenter,
+    taking,
+)
 from louver.cli.options import rows as rows_flags
 from louver.cli.options import schedule as schedule_flags
 from louver.errors import OptionError
@@ -27,6 +39,7 @@ def pretrain(
     text: TextColumn = "text",
     unit: Annotated[str, typer.Option(help="What is hidden at a time: token, word or span.")] = "token",
     share: Annotated[float, typer.Option(help="Share of the tokens that is to be found.")] = 0.15,
+    segment: SegmentBy = None,
     static_masks: Annotated[bool, typer.Option("--static-masks", help="The same in every epoch.")] = False,
     packing: Annotated[bool, typer.Option("--packing/--no-packing", help="Several short texts a row.")] = True,
     seed: Annotated[int, typer.Option("--seed", help="Of split, masks and training.")] = 0,
@@ -39,7 +52,7 @@ def pretrain(
 
     masks: dict[str, Any] = {"unit": unit, "share": share, "static_masks": static_masks, "packing": packing}
     options = PretrainingOptions(seed=seed, **masks, **schedule)
-    shared: dict[str, Any] = {"progress": sys.stderr.isatty(), "say": say}
+    shared: dict[str, Any] = {"segment": segmenter(segment), "progress": sys.stderr.isatty(), "say": say}
     done(train(bundle, read_texts(data, text), into=into, options=options, **shared), json_file)
 
 
@@ -85,6 +98,12 @@ def finetune(
     schedule: dict[str, Any],
     metric: MetricName = None,
     class_weights: ClassWeights = False,
+    adversary: Annotated[
+        str | None, typer.Option(help="Learn from the worst small change of the embeddings too: fgm or pgd.")
+    ] = None,
+    domain: Annotated[
+        Path | None, typer.Option(help="File of texts of another kind, without labels, that the labels are to serve.")
+    ] = None,
     adapter: Annotated[
         str | None,
         typer.Option(help="Train few weights beside the frozen encoder: lora, ia3, bottleneck or prompt."),
@@ -92,11 +111,15 @@ def finetune(
     json_file: JsonFile = None,
 ) -> None:
     """Teach a bundle a task: labels or a number of texts or pairs, spans of texts, answers to questions."""
+    from louver.text import read_texts
     from louver.training import AdapterOptions, TrainingOptions
     from louver.training import finetune as train
 
-    options = TrainingOptions(seed=rows.seed, class_weights=class_weights, **schedule)
+    against = cast(Any, adversary)
+    options = TrainingOptions(seed=rows.seed, class_weights=class_weights, adversary=against, **schedule)
     shared: dict[str, Any] = {"metric_name": metric, "progress": sys.stderr.isatty(), "say": say}
+    if domain is not None:
+        shared["domain"] = [str(text) for text in read_texts(domain, rows.columns.text) if text]
     chosen = None if adapter is None else AdapterOptions(kind=cast(Any, adapter))
     made = train(bundle, rows.splits(data), into=into, task=rows.task, options=options, adapter=chosen, **shared)
     done(made, json_file)

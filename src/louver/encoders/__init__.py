@@ -11,11 +11,13 @@ from louver.encoders.plug import FAMILIES, plug, register
 from louver.encoders.pooling import Reader, read_bundle
 from louver.encoders.recommend import Recommendation, recommend
 from louver.encoders.sentence import sentence_transformer
+from louver.encoders.vocabulary import add_words
 
 __all__ = [
     "FAMILIES",
     "Reader",
     "Recommendation",
+    "add_words",
     "create",
     "extend",
     "load",

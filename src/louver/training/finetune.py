@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, manual_seed
 
@@ -12,6 +14,7 @@ from louver.encoders.pooling import Pooling, Reader, read_bundle, separator_of
 from louver.errors import OptionError
 from louver.tasks import Batch, Splits, Task, learn
 from louver.training.adapting import Adapting
+from louver.training.domain import Domains
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
@@ -25,6 +28,7 @@ def finetune(
     task: str = "classify",
     options: TrainingOptions | None = None,
     adapter: AdapterOptions | None = None,
+    domain: Sequence[str] = (),
     metric_name: str | None = None,
     pooling: Pooling | None = None,
     progress: bool = True,
@@ -41,6 +45,7 @@ def finetune(
         options: how to train.
         adapter: train few new weights beside the frozen encoder, and the head; None trains all of it. The bundle then
             holds the small files in ``adapter/``.
+        domain: texts of another kind without labels, which the labels are to serve too (see `louver.training.domain`).
         metric_name: score that chooses the epoch; the kind's default if None.
         pooling: "cls" or "mean"; the bundle's if None ("own" becomes "mean"). Spans and answers have none.
         progress: show progress bars.
@@ -73,7 +78,12 @@ def finetune(
         logits = reader(batch["input_ids"], batch["attention_mask"])
         return learned.loss(logits.float(), batch, weights), logits
 
-    result = lesson.teach(objective, start=probed, into=into, progress=progress, say=say)
+    shared: dict[str, Any] = {"start": probed, "into": into, "progress": progress, "say": say}
+    if domain:
+        other = Domains(lesson, domain, lesson.options.domain_weight)
+        result = lesson.teach(other.objective(learned, weights), train=other.rows, also=other.head, **shared)
+    else:
+        result = lesson.teach(objective, **shared)
     return lesson.write(result, into, step="finetune", probe=probed, say=say, replace=replace)
 
 

@@ -82,6 +82,7 @@ def fit(
     pad_id: int = 0,
     collator: Callable[[Sequence[Feature]], Batch] | None = None,
     places: Places | None = None,
+    also: nn.Module | None = None,
     progress: bool = True,
     say: Say = lambda _: None,
 ) -> Fit:
@@ -97,6 +98,7 @@ def fit(
         pad_id: id of padding.
         collator: makes a batch; pads ``input_ids`` and stacks the rest if None.
         places: where an interrupted run finds itself again, and where curves go; if None, nowhere.
+        also: what else learns, and is not kept.
         progress: show progress bars.
         say: told the score of every epoch.
 
@@ -120,7 +122,7 @@ def fit(
         say(f"epoch {round(epoch)} of {options.epochs}: score {judged[-1].score:.4f} after {took:.0f} s")
         return judged[-1].score
 
-    learner = Learner(reader, objective, options)
+    learner = Learner(reader, objective, options, also)
     watch: Watch = Watch(learner)
     transformers.set_seed(options.seed)
     with storing("a checkpoint"), ExitStack() as stack:
@@ -136,7 +138,7 @@ def fit(
             train_dataset=rows,
             eval_dataset=[],  # judged by `judge`
             callbacks=[*_callbacks(options, watch, progress), *reporters(options, places)],
-            optimizers=(_optimizer(reader, options), None),
+            optimizers=(_optimizer(learner, options), None),
         )
         trainer.remove_callback(transformers.PrinterCallback)
         outcome = trainer.train(resume_from_checkpoint=_last(home, say))
@@ -272,13 +274,13 @@ def _arguments(options: Schedule, home: Path, rows: int, *, whole: bool) -> tran
     )
 
 
-def _optimizer(reader: nn.Module, options: Schedule) -> torch.optim.AdamW:
+def _optimizer(learner: nn.Module, options: Schedule) -> torch.optim.AdamW:
     """Return AdamW with decay on matrices alone, and a new head's own learning rate."""
     head_rate = options.head_learning_rate if isinstance(options, TrainingOptions) else options.learning_rate
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in reader.named_parameters():
+    for name, parameter in learner.named_parameters():
         if parameter.requires_grad:
-            rate = head_rate if name.startswith("head.") else options.learning_rate
+            rate = options.learning_rate if name.startswith("reader.encoder.") else head_rate
             decay = options.weight_decay if parameter.ndim > 1 else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     return torch.optim.AdamW(

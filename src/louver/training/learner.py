@@ -13,6 +13,7 @@ from louver.encoders.plug import drop_edges
 from louver.encoders.pooling import Reader
 from louver.errors import TrainingError
 from louver.tasks import Batch
+from louver.training.adversarial import PGD_STEPS, with_adversary
 from louver.training.masked import MaskedWords
 from louver.training.options import Schedule
 
@@ -23,15 +24,28 @@ Objective = Callable[[Any, Batch], tuple[Tensor, Tensor]]
 class Learner(nn.Module):
     """A reader with its objective.
 
+    Args:
+        reader: that learns.
+        objective: its loss.
+        options: of the training.
+        also: what learns beside it, for the objective alone.
+
     Attributes:
         batches: seen in training.
         losses: of these batches.
         tokens: real ones and all, over these batches.
     """
 
-    def __init__(self, reader: Reader | MaskedWords, objective: Objective, options: Schedule) -> None:
+    def __init__(
+        self,
+        reader: Reader | MaskedWords,
+        objective: Objective,
+        options: Schedule,
+        also: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.reader = reader
+        self.also = also
         self.objective = objective
         self.options = options
         self.batches = 0
@@ -49,6 +63,11 @@ class Learner(nn.Module):
         if self.training and self.options.drop_edges is not None:
             drop_edges(self.reader.encoder, self.options.drop_edges, self.options.seed + self.batches)
         loss, logits = self.objective(self.reader, batch)
+        if self.training and self.options.adversary is not None:
+            table = self.reader.encoder.get_input_embeddings()
+            steps = 1 if self.options.adversary == "fgm" else PGD_STEPS
+            size = self.options.adversary_size
+            loss = with_adversary(table, loss, lambda: self.objective(self.reader, batch)[0], size=size, steps=steps)
         if self.training:
             self.batches += 1
             self.losses.append(loss.item())

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from louver.bundle import Bundle, Card, Record
 from louver.encoders.pooling import Reader
@@ -141,28 +142,49 @@ class Lesson:
             return None
         return self.task.class_weights(self.data.train)
 
-    def teach(self, objective: Objective, *, start: Probe | None, into: str | Path, progress: bool, say: Say) -> Fit:
+    def teach(
+        self,
+        objective: Objective,
+        *,
+        start: Probe | None,
+        into: str | Path,
+        train: Features | None = None,
+        also: nn.Module | None = None,
+        progress: bool,
+        say: Say,
+    ) -> Fit:
         """Train the reader, and leave its best epoch's weights in it; the probe it starts from may be the best.
 
         An interrupted training of the same bundle `into`, with the same options and data, goes on.
+
+        Args:
+            objective: loss of a batch.
+            start: the probe, if there was one.
+            into: the bundle that is being made.
+            train: rows to learn from, if not the lesson's.
+            also: what else learns, and is not kept.
+            progress: show progress bars.
+            say: told the score of every epoch.
         """
+        train = train or self.train
         key = {
             "parent": self.source.digest,
             "task": [self.task.name, self.task.labels, self.metric],
             "options": self.options.model_dump(mode="json"),
             "adapter": None if self.adapting is None else self.adapting.options.model_dump(mode="json"),
-            "data": fingerprint(row["input_ids"] for part in (self.train, self.validation) for row in part.rows),
+            "data": fingerprint(row["input_ids"] for part in (train, self.validation) for row in part.rows),
         }
         with places(into, key) as where:
             return fit(
                 self.reader,
                 objective,
-                self.train.rows,
+                train.rows,
                 lambda reader: self._judge(self.validation.logits(reader)),
                 self.options,
                 start=None if start is None else self._judge(start.logits),
                 pad_id=self.tokenizer.pad_id,
                 places=where,
+                also=also,
                 progress=progress,
                 say=say,
             )

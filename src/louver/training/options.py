@@ -32,6 +32,11 @@ class Schedule(BaseModel):
     """"auto" takes bf16 where the hardware multiplies it."""
     attention_dropout: bool = False
     """Keep the checkpoint's dropout on attention weights; without it the fused kernels can be used."""
+    adversary: Literal["fgm", "pgd"] | None = None
+    """Learn from each batch a second time, under the small change of its embeddings that hurts most: one step up the
+    gradient, or three small ones."""
+    adversary_size: float = Field(0.3, gt=0)
+    """Length of that change, over all tokens of a text."""
     drop_edges: float | None = Field(None, gt=0, lt=1)
     """Share of each layer's pairs that a batch keeps, drawn anew each time (Rong et al. 2020); None keeps all."""
     checkpoint_minutes: float | None = Field(15.0, gt=0)
@@ -52,6 +57,8 @@ class TrainingOptions(Schedule):
     probe: bool = True
     """Begin with the best linear head on frozen states instead of a random one (Kumar et al. 2022, LP-FT): one forward
     pass, and the encoder's first steps do not answer a head of noise. With 0 epochs that is all."""
+    domain_weight: float = Field(0.1, gt=0)
+    """Of telling domains apart, where texts of another one are given."""
     class_weights: bool = False
     """Give every class the same say in the loss."""
     truncation: str = "head"

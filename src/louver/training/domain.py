@@ -1,0 +1,86 @@
+"""Domain-adversarial training: labels of one kind of texts, for texts of another kind (Ganin et al. 2016).
+
+A second head tells the two kinds apart; its gradient is turned round before it reaches the encoder, which so learns
+states that serve the labels and say nothing of the kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from louver.encoders.pooling import Reader
+from louver.errors import DataError, OptionError
+from louver.tasks import Batch, Classification, Example, Feature, Features, Task
+from louver.training.learner import Objective
+from louver.training.lesson import Lesson
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, strength: float) -> Tensor:
+        ctx.strength = strength
+        return states.view_as(states)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return -ctx.strength * gradients[0], None
+
+
+class Domains:
+    """What domain-adversarial training adds to a lesson.
+
+    Args:
+        lesson: of a classification of texts; its training rows get unlabelled ones beside them.
+        texts: of the other kind, without labels; as many of them as there are labelled ones are used.
+        weight: of the second head's loss, when it has risen (Ganin et al. 2016, section 5.2.2).
+
+    Raises:
+        OptionError: if the task answers for tokens.
+        DataError: if there is no text.
+    """
+
+    def __init__(self, lesson: Lesson, texts: Sequence[str], weight: float) -> None:
+        if not isinstance(lesson.task, Classification):
+            raise OptionError("texts of another domain serve classifications; leave them out for spans and answers")
+        if not texts:
+            raise DataError("there are no texts of the other domain; give some, or leave them out")
+        self.lesson, self.weight = lesson, weight
+        rng = np.random.default_rng(lesson.options.seed)
+        own = lesson.train.rows
+        chosen = rng.choice(len(texts), min(len(texts), len(own)), replace=False)
+        examples = [Example(texts[i], lesson.data.train[0].label) for i in chosen]
+        length = lesson.options.max_length or lesson.card.max_length
+        other = Features.of(examples, lesson.task, lesson.tokenizer, lesson.card, max_length=length, truncation="head")
+        rows: list[Feature] = [{**row, "domain": 0} for row in own] + [{**row, "domain": 1} for row in other.rows]
+        self.rows = replace(lesson.train, rows=rows)
+        torch.manual_seed(lesson.options.seed)
+        width = int(lesson.reader.encoder.config.hidden_size)
+        self.head = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 2)).to(lesson.reader.encoder.device)
+        self.steps, self.seen = max(1, lesson.options.epochs * len(rows) // lesson.options.batch_size), 0
+
+    def objective(self, task: Task, weights: Tensor | None) -> Objective:
+        """Return the loss of the labels, where there are some, and of the turned-round second head."""
+
+        def loss(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
+            ids, mask, domain = batch["input_ids"], batch["attention_mask"], batch["domain"]
+            pooled = reader.pooled(ids, mask).float()
+            assert reader.head is not None
+            logits = reader.head(reader.dropout(pooled))
+            strength = 2 / (1 + math.exp(-10 * min(1.0, self.seen / self.steps))) - 1
+            self.seen += reader.training
+            kinds = F.cross_entropy(self.head(_Reversed.apply(pooled, strength)), domain)  # type: ignore[no-untyped-call]
+            labelled = domain == 0
+            if not labelled.any():
+                return self.weight * kinds, logits
+            own = {"labels": batch["labels"][labelled]}
+            return task.loss(logits[labelled], own, weights) + self.weight * kinds, logits
+
+        return loss

@@ -1,0 +1,118 @@
+"""Adversarial changes of embeddings, and labels that serve another domain."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import colour_rows, write_jsonl
+from torch import Tensor, nn
+
+from louver.bundle import Bundle
+from louver.errors import DataError, OptionError
+from louver.measure.evaluate import evaluate
+from louver.tasks import Columns, Example, Splits, make_splits, read_examples
+from louver.training import TrainingOptions, finetune
+from louver.training.adversarial import with_adversary
+from louver.training.domain import _Reversed
+
+
+class Linear(nn.Module):
+    """A loss that is linear in the embeddings: the worst change of a given length is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(9, 4)
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = (self.table(ids) @ self.weight).sum(1).mean()
+        return found
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_worst_change_of_a_linear_loss(steps: int) -> None:
+    model, ids = Linear(), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    clean = model(ids)
+    found = with_adversary(model.table, clean, lambda: model(ids), size=0.5, steps=steps)
+    # the gradient of a text is its weight at each of 3 tokens; moved 0.5 along it, the text's sum grows by its length
+    worst = clean + 0.5 * float(model.weight.detach().norm()) * 3**0.5
+    assert found.detach().item() == pytest.approx(float((clean + worst).detach() / 2), abs=1e-5)
+    torch.autograd.backward(found)
+    assert model.table.weight.grad is not None
+    assert not model.table._forward_hooks  # nothing stays behind
+
+
+def splits(path: Path, rows: list[dict[str, Any]]) -> Splits:
+    return make_splits(read_examples(write_jsonl(path, rows), Columns()), drop=["duplicates"])
+
+
+@pytest.mark.parametrize("kind", ["fgm", "pgd"])
+def test_adversaries_train_every_kind_of_task(kind: Any, fresh_bundle: Bundle, tmp_path: Path) -> None:
+    options = TrainingOptions(epochs=2, learning_rate=1e-3, max_length=64, adversary=kind)
+    data = splits(tmp_path / "rows.jsonl", colour_rows(160))
+    made = finetune(fresh_bundle, data, into=tmp_path / "b", options=options, progress=False)
+    assert evaluate(made, data.test).score.value > 0.9
+    plain = options.model_copy(update={"adversary": None, "seed": 0})
+    other = finetune(fresh_bundle, data, into=tmp_path / "c", options=plain, progress=False)
+    losses = [one.card.history[-1].numbers["curves"]["loss"][0] for one in (made, other)]
+    assert losses[0] > losses[1]  # the same first batch, and the worst change beside it
+
+
+def test_a_reversed_gradient() -> None:
+    states = torch.ones(3, requires_grad=True)
+    found = _Reversed.apply(states, 0.5)  # type: ignore[no-untyped-call]
+    torch.autograd.backward(found.sum())
+    assert torch.equal(found, states)
+    assert states.grad is not None
+    assert states.grad.tolist() == [-0.5] * 3
+
+
+def marked(count: int, mark: str, seed: int) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    rows = colour_rows(count, seed=seed)
+    return [{**row, "text": f"{mark} {row['text']} {mark}" if rng.random() < 0.9 else row["text"]} for row in rows]
+
+
+def test_states_say_less_of_the_domain(fresh_bundle: Bundle, tmp_path: Path) -> None:
+    """A linear probe finds the domain in the vectors of both; with the second head turned round it finds it worse."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_score
+
+    import louver
+    from louver.training.lesson import Lesson  # noqa: F401 - the path under test
+
+    data = splits(tmp_path / "rows.jsonl", marked(160, "north", 0))
+    others = [row["text"] for row in marked(160, "south", 1)]
+    options = TrainingOptions(epochs=6, learning_rate=1e-3, max_length=64, domain_weight=1.0, patience=6)
+    found = {}
+    for name, domain in (("plain", []), ("turned", others)):
+        made = finetune(fresh_bundle, data, into=tmp_path / name, options=options, domain=domain, progress=False)
+        texts = [e.text for e in data.train[:80]] + others[:80]
+        with louver.Predictor(made) as predictor:
+            logits = predictor.logits(texts)
+        score = cross_val_score(LogisticRegression(max_iter=500), logits, np.arange(160) >= 80, cv=5).mean()
+        found[name] = (score, evaluate(made, data.test).score.value)
+    assert found["turned"][1] > 0.9
+    assert found["turned"][0] <= found["plain"][0] + 0.05
+
+
+def test_what_other_domains_cannot_serve(fresh_bundle: Bundle, tmp_path: Path) -> None:
+    rows = [{"text": f"Ann {i}", "spans": [[0, 3, "per"]]} for i in range(20)]
+    tagged = make_splits(read_examples(write_jsonl(tmp_path / "t.jsonl", rows), Columns.of("tag"), "tag"))
+    options = TrainingOptions(epochs=1)
+    with pytest.raises(OptionError, match="texts of another domain serve classifications; leave them out for spans"):
+        finetune(fresh_bundle, tagged, into=tmp_path / "b", task="tag", options=options, domain=["x"], progress=False)
+    from louver.training.domain import Domains
+
+    class Empty:
+        task = __import__("louver.tasks", fromlist=["x"]).Classification("single", ("a", "b"))
+
+    with pytest.raises(DataError, match="there are no texts of the other domain; give some, or leave them out"):
+        Domains(Empty(), [], 0.1)  # type: ignore[arg-type]
+    assert Example("a", "b").input == "a"
