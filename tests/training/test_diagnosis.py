@@ -20,7 +20,8 @@ from louver.tasks import Classification, Columns, Example, Features, Splits, mak
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
 from louver.training.diagnosis import examine, of_curves, of_vectors
-from louver.training.fit import Judgement, fit
+from louver.training.fit import fit
+from louver.training.judgement import Judgement
 from louver.training.learner import Learner
 from louver.training.watch import Log
 

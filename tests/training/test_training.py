@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -282,3 +283,31 @@ def test_checkpointing_and_class_weights_train_too(long_bundle: Bundle, colours:
     options = TrainingOptions(epochs=1, gradient_checkpointing=True, class_weights=True, **QUICK)
     bundle = finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
     assert bundle.card.history[-1].numbers["validation"]["accuracy"]["value"] > 0.8
+
+
+def test_accumulated_batches_are_one_batch(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    """Loss and gradient are means over all of them; head dropout off, so that both draw nothing."""
+    curves = {}
+    for name, batch, accumulation in (("one", 16, 1), ("four", 4, 4)):
+        options = TrainingOptions(
+            epochs=1, batch_size=batch, accumulation=accumulation, max_length=64, precision="float32"
+        )
+        source = _without_dropout(fresh_bundle, tmp_path / f"plain-{name}")
+        made = finetune(source, splits(colours), into=tmp_path / name, options=options, progress=False)
+        curves[name] = made.card.history[-1].numbers["curves"]
+    for kind in ("loss", "gradient_norm"):
+        assert np.abs(np.asarray(curves["one"][kind]) - np.asarray(curves["four"][kind])).max() < 1e-4
+
+
+def _without_dropout(bundle: Bundle, into: Path) -> Bundle:
+    from louver.bundle import write_card, writing
+
+    with writing(into) as draft:
+        for file in bundle.path.iterdir():
+            if file.is_file() and file.name not in ("manifest.json", "louver.json"):
+                (draft / file.name).write_bytes(file.read_bytes())
+        config = json.loads((draft / "config.json").read_text("utf8"))
+        config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        (draft / "config.json").write_text(json.dumps(config), "utf8")
+        write_card(draft, bundle.card)
+    return Bundle.open(into)

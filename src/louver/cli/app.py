@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +80,9 @@ def _escaped(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell on standard error what happens."""
+    """Tell on standard error what happens; of several processes the first one tells."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     err.print(_escaped(text), highlight=False)
 
 

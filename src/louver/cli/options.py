@@ -111,17 +111,30 @@ def schedule(
         typer.Option("--max-length", help="Tokens to train on; the bundle's if left out. The probe reads all."),
     ] = None,
     accumulation: Annotated[int | None, typer.Option("--accumulation", help="Batches a step.")] = None,
+    processes: Annotated[int, typer.Option("--processes", help="That train together; one a GPU.")] = 1,
+    sharding: Annotated[
+        str | None, typer.Option("--sharding", help="How processes hold weights: none (DDP), fsdp or zero3.")
+    ] = None,
     gradient_checkpointing: Annotated[
         bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
     ] = False,
 ) -> dict[str, Any]:
-    """Take the flags of any training; those that were left out have the defaults of the kind of training."""
+    """Take the flags of any training; those that were left out have the defaults of the kind of training.
+
+    Several processes run the whole command again, each; this one ends when they have.
+    """
+    if processes != 1:
+        from louver.training.processes import spread
+
+        if spread(processes):
+            raise typer.Exit
     given = {
         "epochs": epochs,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "max_length": max_length,
         "accumulation": accumulation,
+        "sharding": sharding,
         "gradient_checkpointing": gradient_checkpointing or None,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -51,7 +51,7 @@ class Reader(nn.Module):
         encoder: a transformers encoder; with pooling "own", a transformers model that gives logits.
         pooling: "cls", "mean", "own", or "none" for a head on every token.
         outputs: numbers a text, or a token; 0 for the pooled vector itself.
-        dropout: probability before the head while training.
+        dropout: probability before the head while training; what the checkpoint says of heads, or of states, if None.
         separator: of pairs, the id after which segment 1 begins; None if the encoder tells no segments apart.
     """
 
@@ -60,14 +60,14 @@ class Reader(nn.Module):
         encoder: PreTrainedModel,
         pooling: Pooling,
         outputs: int = 0,
-        dropout: float = 0.1,
+        dropout: float | None = None,
         separator: int | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooling = pooling
         self.separator = separator
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(_dropout_of(encoder) if dropout is None else dropout)
         self.head = nn.Linear(encoder.config.hidden_size, outputs) if outputs else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -121,6 +121,15 @@ class Reader(nn.Module):
             self.encoder.save_pretrained(directory)
         if self.head is not None:
             save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, directory / HEAD)
+
+
+def _dropout_of(encoder: PreTrainedModel) -> float:
+    """Return the dropout that transformers puts before a family's classification heads."""
+    for name in ("classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "hidden_dropout_prob"):
+        found = getattr(encoder.config, name, None)
+        if found is not None:
+            return float(found)
+    return 0.1
 
 
 def separator_of(directory: Path, encoder: PreTrainedModel) -> int | None:

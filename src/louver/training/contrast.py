@@ -24,7 +24,8 @@ from louver.tasks.metrics import spearman
 from louver.tasks.similar import Similar, check_similar
 from louver.text import Tokenizer, Truncation, inputs, rectangle
 from louver.training import diagnosis
-from louver.training.fit import Judgement, Say, fit
+from louver.training.fit import Say, fit
+from louver.training.judgement import Judgement
 from louver.training.options import ContrastOptions
 from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader

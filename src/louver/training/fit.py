@@ -27,11 +27,14 @@ from louver.encoders.pooling import Reader
 from louver.measure.machine import has_bf16
 from louver.storage import storing
 from louver.tasks import Batch, Feature, collate
+from louver.training.judgement import Judgement
 from louver.training.learner import Learner, Objective
 from louver.training.masked import MaskedWords
 from louver.training.options import Schedule, TrainingOptions
+from louver.training.processes import count, is_first, wait
 from louver.training.reporters import reporters
 from louver.training.resume import Places
+from louver.training.sharded import Whole, settings
 from louver.training.watch import Log, QuietBar, Watch
 
 Say = Callable[[str], object]
@@ -39,19 +42,6 @@ Pupil = TypeVar("Pupil", Reader, MaskedWords)
 """What learns: a module around a transformers model."""
 _LOGGED = 2000
 """Steps that are logged at most; more are logged as means."""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A reader on validation.
-
-    Attributes:
-        score: the number that is to rise.
-        logits: (texts, outputs) that it was made of.
-    """
-
-    score: float
-    logits: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -116,10 +106,12 @@ def fit(
     judged: list[Judgement] = []
     began = time.perf_counter()
 
-    def judge_epoch(epoch: float) -> float:
-        judged.append(judge(reader))
-        took = time.perf_counter() - began
-        say(f"epoch {round(epoch)} of {options.epochs}: score {judged[-1].score:.4f} after {took:.0f} s")
+    whole = Whole(reader) if options.sharding != "none" else None
+
+    def judge_epoch(trainer: transformers.Trainer) -> float:
+        judged.append(judge(reader) if whole is None else whole.judge(trainer, judge))
+        epoch, took = round(trainer.state.epoch or 0), time.perf_counter() - began
+        say(f"epoch {epoch} of {options.epochs}: score {judged[-1].score:.4f} after {took:.0f} s")
         return judged[-1].score
 
     learner = Learner(reader, objective, options, also)
@@ -132,22 +124,25 @@ def fit(
         rows: Any = train if isinstance(train, Dataset) else list(train)
         trainer = _Trainer(
             judge_epoch,
+            options,
             model=learner,
-            args=_arguments(options, home, len(rows), whole=places is not None),
+            args=_arguments(options, home, len(rows), resumable=places is not None, **settings(options, reader)),
             data_collator=collator or collate(pad_id),
             train_dataset=rows,
             eval_dataset=[],  # judged by `judge`
             callbacks=[*_callbacks(options, watch, progress), *reporters(options, places)],
-            optimizers=(_optimizer(learner, options), None),
         )
         trainer.remove_callback(transformers.PrinterCallback)
         outcome = trainer.train(resume_from_checkpoint=_last(home, say))
         history = _by_epoch(trainer.state.log_history)
         reached = trainer.state.best_metric
+        if whole is not None:
+            reader.__dict__["_modules"] = whole.gather(trainer)._modules
+        wait()  # before the first process takes the checkpoints away
     reader.eval()
     best = max(judged, key=lambda one: one.score, default=None)  # the first of equals, as the Trainer keeps it
     if best is None or best.score != reached:  # an epoch before an interruption was better
-        best = judge(reader)
+        best = judge(reader) if whole is None or is_first() else Judgement(reached or 0.0, np.empty(0))
     if before is not None and start is not None:
         history.insert(0, {"epoch": 0.0, "score": start.score})
         if start.score > best.score:
@@ -163,21 +158,32 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers expo
     Its own evaluation pads to batches in training's order, and scores windows apart from each other.
     """
 
-    def __init__(self, judge: Callable[[float], float], **rest: Any) -> None:
+    def __init__(self, judge: Callable[[transformers.Trainer], float], options: Schedule, **rest: Any) -> None:
         super().__init__(**rest)
-        self.judge = judge
+        self.judge, self.options = judge, options
+        # our losses are means already; it would take a forward of any keywords for one that divides by a whole batch's
+        # labels, and add up the losses of accumulated batches and of processes
+        self.model_accepts_loss_kwargs = False
         self.control: transformers.TrainerControl
+        self.optimizer: torch.optim.Optimizer | None
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Return AdamW with decay on matrices alone, and a new head's own learning rate."""
+        if self.optimizer is None:
+            self.optimizer = _optimizer(self.model if model is None else model, self.options)
+        return self.optimizer
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         lengths = getattr(self.train_dataset, "lengths", None)
         if lengths is None:
             lengths = [len(row["input_ids"]) for row in self.train_dataset]
-        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        # of all processes, so that together they see the rows that one would see
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         follow = getattr(self.train_dataset, "set_epoch", lambda _: None)
         return _Sampler(batch, list(lengths), seed=self.args.seed, follow=follow)
 
     def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
-        metrics = {f"{metric_key_prefix}_score": self.judge(self.state.epoch or 0.0)}
+        metrics = {f"{metric_key_prefix}_score": self.judge(self)}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -241,9 +247,12 @@ def _by_epoch(log: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
     return epochs
 
 
-def _arguments(options: Schedule, home: Path, rows: int, *, whole: bool) -> transformers.TrainingArguments:
+def _arguments(
+    options: Schedule, home: Path, rows: int, *, resumable: bool, **sharding: Any
+) -> transformers.TrainingArguments:
     bf16 = options.precision == "bf16" or (options.precision == "auto" and has_bf16())
-    steps = options.epochs * -(-rows // (options.batch_size * options.accumulation))
+    steps = options.epochs * -(-rows // (options.batch_size * options.accumulation * count()))
+    on_cpus = not torch.cuda.is_available()
     return transformers.TrainingArguments(
         output_dir=str(home),
         per_device_train_batch_size=options.batch_size,
@@ -255,11 +264,13 @@ def _arguments(options: Schedule, home: Path, rows: int, *, whole: bool) -> tran
         max_grad_norm=options.max_gradient,
         activation_checkpointing=options.gradient_checkpointing,
         bf16=bf16,
-        use_cpu=bf16 and not torch.cuda.is_available(),  # the Trainer wants to hear that bf16 on a CPU is meant
+        use_cpu=on_cpus and (bf16 or count() > 1),  # the Trainer wants to hear that it is meant
+        ddp_backend="gloo" if on_cpus and count() > 1 else None,
+        ddp_find_unused_parameters=False,
         eval_strategy="epoch",
         save_strategy="epoch",
         save_total_limit=1,
-        save_only_model=not whole,
+        save_only_model=not resumable,
         load_best_model_at_end=True,
         metric_for_best_model="score",
         greater_is_better=True,
@@ -271,6 +282,7 @@ def _arguments(options: Schedule, home: Path, rows: int, *, whole: bool) -> tran
         dataloader_pin_memory=torch.cuda.is_available(),
         disable_tqdm=True,  # our own bar
         seed=options.seed,
+        **sharding,
     )
 
 

@@ -21,10 +21,12 @@ from louver.text import Tokenizer, cutting
 from louver.training import diagnosis
 from louver.training.adapting import Adapting
 from louver.training.diagnosis import Finding
-from louver.training.fit import Fit, Judgement, Say, fit
+from louver.training.fit import Fit, Say, fit
+from louver.training.judgement import Judgement
 from louver.training.learner import Objective
 from louver.training.options import TrainingOptions
 from louver.training.probe import Probe, probe
+from louver.training.processes import is_first, wait
 from louver.training.resume import fingerprint, places
 from louver.training.written import write_reader
 from louver.versions import versions
@@ -216,7 +218,10 @@ class Lesson:
         say: Say = lambda _: None,
         replace: bool,
     ) -> Bundle:
-        """Tune the thresholds, score validation, and write the trained reader as a bundle."""
+        """Tune the thresholds, score validation, and write the trained reader as a bundle; the first process does."""
+        if not is_first():
+            wait()
+            return Bundle.open(into, verify=False)
         logits = result.best.logits
         thresholds = self.task.tune_thresholds(logits, self.truth, self.score)
         decisions = self.task.decisions(logits, thresholds)

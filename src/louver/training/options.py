@@ -37,6 +37,9 @@ class Schedule(BaseModel):
     gradient, or three small ones."""
     adversary_size: float = Field(0.3, gt=0)
     """Length of that change, over all tokens of a text."""
+    sharding: Literal["none", "fsdp", "zero3"] = "none"
+    """How several processes hold weights, gradients and optimizer: each all of them (DDP), or each a share (PyTorch's
+    FSDP, or DeepSpeed's ZeRO-3)."""
     drop_edges: float | None = Field(None, gt=0, lt=1)
     """Share of each layer's pairs that a batch keeps, drawn anew each time (Rong et al. 2020); None keeps all."""
     checkpoint_minutes: float | None = Field(15.0, gt=0)

@@ -30,9 +30,11 @@ from louver.text.masking import Masking
 from louver.text.tokenizer import Segment
 from louver.training import diagnosis
 from louver.training.corpus import Collator, Corpus, MaskedRows, collate_rows
-from louver.training.fit import Judgement, Say, fit
+from louver.training.fit import Say, fit
+from louver.training.judgement import Judgement
 from louver.training.masked import MaskedWords
 from louver.training.options import PretrainingOptions
+from louver.training.processes import mean_over_all
 from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader
 from louver.versions import versions
@@ -169,7 +171,8 @@ def _split(owners: np.ndarray, options: PretrainingOptions) -> tuple[np.ndarray,
 
 def _objective(pupil: MaskedWords, batch: Batch) -> tuple[Tensor, Tensor]:
     logits, truth = pupil(batch)
-    return cross_entropy(logits.float(), truth), logits.detach()[:0]
+    total = cross_entropy(logits.float(), truth, reduction="sum")
+    return mean_over_all(total, len(truth)), logits.detach()[:0]
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ from transformers import integrations
 
 from louver.errors import MissingExtraError
 from louver.training.options import Schedule
+from louver.training.processes import is_first
 from louver.training.resume import Places
 
 _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
@@ -31,7 +32,7 @@ def reporters(options: Schedule, places: Places | None) -> list[Any]:
     if missing:
         raise MissingExtraError(f"{missing[0]} not installed; run: pip install {_PACKAGES[missing[0]]}")
     found: list[Any] = []
-    for name in wanted:
+    for name in wanted if is_first() else []:
         if name == "wandb":
             found.append(integrations.WandbCallback())
         elif name == "mlflow":

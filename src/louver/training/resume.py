@@ -19,6 +19,7 @@ import numpy as np
 
 from louver.errors import TrainingError
 from louver.storage import storing, write_text
+from louver.training.processes import is_first
 from louver.versions import versions
 
 _KEY = "key.json"
@@ -61,6 +62,9 @@ def places(into: str | Path, key: dict[str, Any]) -> Iterator[Places]:
         TrainingError: if an interrupted run had another key.
     """
     target = Path(into)
+    if not is_first():
+        yield Places(target.with_name(f".{target.name}.training"), target)
+        return
     home = target.with_name(f".{target.name}.training")
     written = json.dumps({**key, "versions": versions()}, sort_keys=True, default=str, indent=1)
     with storing("a checkpoint"):

@@ -42,7 +42,7 @@ class Log:
 
 def _thinned(values: list[float]) -> list[float]:
     step = max(1, len(values) // 200)
-    return [float(f"{value:.4g}") for value in values[::step]]
+    return [float(f"{value:.6g}") for value in values[::step]]
 
 
 class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # transformers exports it lazily, as Any

@@ -11,6 +11,7 @@ from louver.encoders.load import quiet
 from louver.encoders.pooling import Pooling, Reader
 from louver.encoders.sentence import write_sentence_files
 from louver.text import Tokenizer
+from louver.training.processes import is_first, wait
 
 
 def embedding_card(card: Card, pooling: Pooling | None = None) -> Card:
@@ -51,6 +52,9 @@ def write_reader(
         replace: write over an old bundle.
         also: writes more files into the directory, or other ones.
     """
+    if not is_first():
+        wait()
+        return Bundle.open(into, verify=False)
     with writing(into, replace=replace) as draft:
         reader.cpu().eval().save(draft)
         for file in source.path.glob("tokenizer*"):
@@ -60,4 +64,5 @@ def write_reader(
         with quiet():
             also(draft)
         write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))
+    wait()
     return Bundle.open(into, verify=False)
