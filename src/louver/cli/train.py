@@ -166,3 +166,29 @@ def distill(
     options = DistillOptions(layers=chosen, seed=rows.seed, class_weights=class_weights, **lessons, **schedule)
     shared: dict[str, Any] = {"metric_name": metric, "progress": sys.stderr.isatty(), "say": say}
     done(teach(teacher, rows.splits(data), into=into, options=options, **shared), json_file)
+
+
+@command('louver cloze runs/mine few.csv --into runs/few --template "{text} It was [MASK]." --words "yes=good no=bad"')
+@taking(rows=rows_flags, schedule=schedule_flags)
+def cloze(
+    bundle: BundleDir,
+    data: DataFile,
+    into: Into,
+    template: Annotated[str, typer.Option(help="A sentence with {text} and one mask in it.")],
+    words: Annotated[str, typer.Option(help='Words for each label, each one token: "good=great,fine bad=poor".')],
+    rows: Rows,
+    schedule: dict[str, Any],
+    json_file: JsonFile = None,
+) -> None:
+    """Answer labels by the word that fills a template: without examples, and with few."""
+    from louver.training import Template
+    from louver.training import cloze as train
+    from louver.training.options import Schedule
+
+    pairs = [part.partition("=") for part in words.split()]
+    if not pairs or not all(label and said for label, _, said in pairs):
+        raise OptionError(f'--words wants label=word,word for each label, got {words!r}; write "good=great bad=poor"')
+    said = {label: [word for word in found.split(",") if word] for label, _, found in pairs}
+    options = Schedule(**{"learning_rate": 1e-4, "seed": rows.seed, **schedule})
+    shared: dict[str, Any] = {"progress": sys.stderr.isatty(), "say": say}
+    done(train(bundle, rows.splits(data), Template(template, said), into=into, options=options, **shared), json_file)

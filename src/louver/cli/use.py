@@ -99,6 +99,22 @@ def evaluate(
     out.print_json(json.dumps(figures))
 
 
+@command('louver fill runs/mine "The sea is [MASK] today."')
+def fill(
+    bundle: BundleDir,
+    text: Annotated[str, typer.Argument(help="A text with one or more masks, [MASK] or <mask>.")],
+    top: Annotated[int, typer.Option(help="Guesses for each mask.")] = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Guess the masked words of a text; for bundles that louver pretrain made."""
+    from louver.encoders.words import Words
+
+    (found,) = Words(bundle).fill([text], top=top)
+    figures = [[guess._asdict() for guess in guesses] for guesses in found]
+    save_json(json_file, figures)
+    out.print_json(json.dumps(figures, ensure_ascii=False))
+
+
 @command("louver doctor runs/tuned rows.csv --label team")
 @taking(rows=rows_flags)
 def doctor(

@@ -5,7 +5,9 @@ from louver.errors import need_extra
 need_extra("train", "torch", "transformers", "accelerate")
 
 from louver.encoders.adapters import AdapterOptions
+from louver.encoders.words import Template
 from louver.training.adapting import attach
+from louver.training.cloze import cloze
 from louver.training.contrast import contrast
 from louver.training.finetune import finetune
 from louver.training.options import ContrastOptions, PretrainingOptions, TrainingOptions
@@ -15,8 +17,10 @@ __all__ = [
     "AdapterOptions",
     "ContrastOptions",
     "PretrainingOptions",
+    "Template",
     "TrainingOptions",
     "attach",
+    "cloze",
     "contrast",
     "finetune",
     "pretrain",

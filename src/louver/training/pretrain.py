@@ -20,9 +20,9 @@ from torch.nn.functional import cross_entropy
 
 from louver.bundle import Bundle, Record, check_target
 from louver.encoders import positions
-from louver.encoders.load import load_plain
-from louver.encoders.plug import base_of, plug
+from louver.encoders.plug import base_of
 from louver.encoders.pooling import Reader
+from louver.encoders.words import masked_model
 from louver.errors import DataError, OptionError
 from louver.tasks import Batch
 from louver.text import Tokenizer
@@ -84,7 +84,7 @@ def pretrain(
     tokenizer = Tokenizer.open(source.path)
     masking = Masking(options.share, options.unit, options.masked, options.replaced)
     torch.manual_seed(options.seed)
-    pupil = _masked_words(source)
+    pupil = MaskedWords(masked_model(source, new_head=True)).to("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory(prefix="louver-corpus-") as scratch:
         corpus = Corpus.build(texts, tokenizer, Path(scratch), room=room - tokenizer.specials, segment=segment)
         train, held_out = _split(corpus.owners, options)
@@ -149,13 +149,6 @@ def pretrain(
         versions=versions(),
     )
     return _write(source, pupil, record, into, replace=replace)
-
-
-def _masked_words(source: Bundle) -> MaskedWords:
-    """Take a bundle's encoder, with the masked-word head that it has or a new one."""
-    model, _ = load_plain(source.path, architecture="AutoModelForMaskedLM", new_head=True)
-    plug(model, source.card.pattern, override=getattr(model.config, "louver_override", False))
-    return MaskedWords(model).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _split(owners: np.ndarray, options: PretrainingOptions) -> tuple[np.ndarray, np.ndarray]:

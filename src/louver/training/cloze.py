@@ -1,0 +1,127 @@
+"""`cloze`: labels learned as words in a template, from no examples or few (Schick & Schütze 2021)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from louver.bundle import Bundle, Record, check_target
+from louver.encoders.plug import base_of
+from louver.encoders.pooling import Reader
+from louver.encoders.words import Cloze, Template, Words
+from louver.errors import DataError
+from louver.measure.intervals import score as score_with_interval
+from louver.tasks import Batch, Classification, Splits, collate, metric
+from louver.training.fit import Say, fit
+from louver.training.judgement import Judgement
+from louver.training.masked import MaskedWords
+from louver.training.options import Schedule
+from louver.training.resume import fingerprint, places
+from louver.training.written import embedding_card, write_reader
+from louver.versions import versions
+
+
+def cloze(
+    bundle: Bundle | str | Path,
+    data: Splits,
+    template: Template,
+    *,
+    into: str | Path,
+    options: Schedule | None = None,
+    progress: bool = True,
+    say: Say = lambda _: None,
+    replace: bool = False,
+) -> Bundle:
+    """Teach a masked-word head the words of labels.
+
+    Args:
+        bundle: with a masked-word head.
+        data: three disjoint parts with one label a text; training may have a handful. Test is not touched.
+        template: pattern and words; its labels are those of the rows.
+        into: directory of the new bundle, which keeps the head; its history holds the template.
+        options: how to train.
+        progress: show progress bars.
+        say: told the score of every epoch.
+        replace: write over an old bundle.
+
+    Returns:
+        The new bundle; its history holds the accuracy on validation without examples and with them.
+
+    Raises:
+        DataError: if a label has no words.
+        OptionError: if the template cannot be used.
+    """
+    began = time.perf_counter()
+    check_target(into, replace=replace)
+    source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    options = options or Schedule(learning_rate=1e-4)
+    words = Words(source)
+    asked = Cloze(words, template)
+    task = Classification("single", asked.labels)
+    missing = sorted({str(e.label) for part in (data.train, data.validation) for e in part} - set(asked.labels))
+    if missing:
+        raise DataError(f"label {missing[0]!r} has no words in the template; give it some")
+    torch.manual_seed(options.seed)
+    pupil = MaskedWords(words.model).to("cuda" if torch.cuda.is_available() else "cpu")
+    length = options.max_length or source.card.max_length
+    targets = task.targets(data.train)
+    texts = asked.rows([e.text for e in data.train], length)
+    rows = [{"input_ids": ids, "labels": label} for ids, label in zip(texts, targets, strict=True)]
+    truth, (name, scorer) = task.targets(data.validation), metric("single")
+
+    def judge(_: MaskedWords) -> Judgement:
+        logits = asked.logits([e.text for e in data.validation])
+        return Judgement(scorer(truth, task.decisions(logits)), logits)
+
+    def objective(_: MaskedWords, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = asked.scores(batch["input_ids"], batch["attention_mask"]).float()
+        return cross_entropy(logits, batch["labels"]), logits.detach()
+
+    start = judge(pupil)
+    say(f"no examples: {name} {start.score:.4f}")
+    key = {
+        "parent": source.digest,
+        "options": options.model_dump(mode="json"),
+        "template": [template.pattern, dict(template.words)],
+        "data": fingerprint(texts),
+    }
+    with places(into, key) as where:
+        result = fit(
+            pupil,
+            objective,
+            rows,
+            judge,
+            options,
+            start=start,
+            collator=collate(words.tokenizer.pad_id),
+            places=where,
+            progress=progress,
+            say=say,
+        )
+    decisions = task.decisions(result.best.logits)
+    numbers: dict[str, Any] = {
+        "no_examples": score_with_interval(scorer, truth, task.decisions(start.logits)).to_json(),
+        "validation": {name: score_with_interval(scorer, truth, decisions).to_json()},
+        "epochs": result.history,
+        "n_train": len(data.train),
+    }
+    said = {"pattern": template.pattern, "words": {label: list(words) for label, words in template.words.items()}}
+    record = Record(
+        step="cloze",
+        settings={**options.model_dump(), **said},
+        parents=[source.digest],
+        numbers=numbers,
+        seconds=time.perf_counter() - began,
+        versions=versions(),
+    )
+    card = embedding_card(source.card)
+    card = card.model_copy(update={"history": [*card.history, record]})
+    model = pupil.encoder.cpu().eval()
+    return write_reader(
+        Reader(base_of(model), card.pooling), source, card, into, replace=replace, also=model.save_pretrained
+    )
