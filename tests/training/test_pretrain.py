@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tests.conftest import WORDS
 
 from louver.bundle import Bundle
 from louver.encoders import positions
@@ -19,7 +20,7 @@ from louver.errors import DataError, ModelError, OptionError
 from louver.text import Tokenizer
 from louver.text.masking import IGNORED, Masking
 from louver.training import PretrainingOptions, TrainingOptions, finetune, pretrain
-from louver.training.corpus import Corpus, MaskedRows, collate_rows
+from louver.training.corpus import Corpus, MaskedRows, PairedRows, collate_rows
 from louver.training.masked import MaskedWords
 
 SENTENCES = (
@@ -152,3 +153,47 @@ def test_words_of_a_segmenter(tokenizer: Tokenizer) -> None:
     assert words[-1] == 3
     with pytest.raises(OptionError, match="must give the text again when they are joined"):
         tokenizer.encode_words(["red rose"], str.split)
+
+
+@pytest.mark.parametrize("wrong", ["next", "order"])
+def test_pairs_are_wrong_half_the_time_and_hide_no_special(wrong: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    found = [f"{WORDS['red']} {i} {WORDS['blue']}" for i in range(400)]
+    corpus = corpus_of(found, tokenizer, tmp_path)
+    every = np.arange(len(corpus))
+    rows = PairedRows(corpus, every, tokenizer, Masking(0.15), room=64, seed=0, static=False, wrong=wrong)
+    marks = [int(rows[i]["wrong"]) for i in range(len(rows))]
+    assert 0.42 < np.mean(marks) < 0.58
+    for index in range(40):
+        row = rows[index]
+        filled = np.where(row["asked"] == IGNORED, row["input_ids"], row["asked"])
+        specials = np.flatnonzero(np.isin(filled, [101, 102]))
+        assert len(specials) == 3
+        assert (row["asked"][specials] == IGNORED).all()
+        if wrong == "order" or not row["wrong"]:
+            assert len(row["input_ids"]) == rows.lengths[index]
+        first, second = filled[1 : specials[1]], filled[specials[1] + 1 : -1]
+        own = corpus.piece(index)[0]
+        if wrong == "order":
+            parts = [second, first] if row["wrong"] else [first, second]
+            assert np.concatenate(parts).tolist() == own.tolist()
+        else:
+            assert first.tolist() == own[: len(first)].tolist()
+            assert bool(row["wrong"]) or second.tolist() == own[len(first) :].tolist()
+    rows.set_epoch(1)
+    assert [int(rows[i]["wrong"]) for i in range(60)] != marks[:60]
+
+
+def test_the_order_of_sentences_is_learned(fresh_bundle: Bundle, tmp_path: Path) -> None:
+    """Red words come before blue ones."""
+    rng = random.Random(0)
+    red, blue = (WORDS[colour].split() for colour in ("red", "blue"))
+    found = [" ".join(rng.choices(red, k=5) + rng.choices(blue, k=5)) for _ in range(200)]
+    options = PretrainingOptions(epochs=4, learning_rate=3e-3, max_length=64, sentences="order", patience=8)
+    made = pretrain(fresh_bundle, found, into=tmp_path / "b", options=options, progress=False)
+    assert made.card.history[-1].numbers["sentences_right"] > 0.9
+
+
+def test_one_text_has_no_other(fresh_bundle: Bundle, tmp_path: Path) -> None:
+    options = PretrainingOptions(epochs=1, max_length=64, sentences="next", validation=0.5)
+    with pytest.raises(DataError, match="parts of other texts are wanted, and there is one text"):
+        pretrain(fresh_bundle, ["red rose sea", "blue sky ice"], into=tmp_path / "b", options=options, progress=False)

@@ -40,6 +40,10 @@ def pretrain(
     unit: Annotated[str, typer.Option(help="What is hidden at a time: token, word or span.")] = "token",
     share: Annotated[float, typer.Option(help="Share of the tokens that is to be found.")] = 0.15,
     segment: SegmentBy = None,
+    sentences: Annotated[
+        str,
+        typer.Option(help="A question beside: next (does the second part follow?) or order (is it after the first?)."),
+    ] = "none",
     static_masks: Annotated[bool, typer.Option("--static-masks", help="The same in every epoch.")] = False,
     packing: Annotated[bool, typer.Option("--packing/--no-packing", help="Several short texts a row.")] = True,
     seed: Annotated[int, typer.Option("--seed", help="Of split, masks and training.")] = 0,
@@ -51,7 +55,7 @@ def pretrain(
     from louver.training import pretrain as train
 
     masks: dict[str, Any] = {"unit": unit, "share": share, "static_masks": static_masks, "packing": packing}
-    options = PretrainingOptions(seed=seed, **masks, **schedule)
+    options = PretrainingOptions(seed=seed, sentences=cast(Any, sentences), **masks, **schedule)
     shared: dict[str, Any] = {"segment": segmenter(segment), "progress": sys.stderr.isatty(), "say": say}
     done(train(bundle, read_texts(data, text), into=into, options=options, **shared), json_file)
 

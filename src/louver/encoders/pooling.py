@@ -103,9 +103,7 @@ class Reader(nn.Module):
         """Return what the encoder is given; segments are read off the ids, so that nothing else has to carry them."""
         found = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.separator is not None:
-            ends = (input_ids == self.separator).to(torch.long)
-            # a separator belongs to the text before it; special tokens that a user typed are no separators
-            found["token_type_ids"] = ((ends.cumsum(1) - ends) > 0).to(torch.long) * attention_mask
+            found["token_type_ids"] = segments(input_ids, attention_mask, self.separator)
         return found
 
     def _answer(self, states: Tensor, attention_mask: Tensor) -> Tensor:
@@ -121,6 +119,15 @@ class Reader(nn.Module):
             self.encoder.save_pretrained(directory)
         if self.head is not None:
             save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, directory / HEAD)
+
+
+def segments(input_ids: Tensor, attention_mask: Tensor, separator: int) -> Tensor:
+    """Return 1 for the tokens of the second text of a pair, 0 elsewhere: (batch, tokens).
+
+    A separator belongs to the text before it; special tokens that a user typed are no separators.
+    """
+    ends = (input_ids == separator).to(torch.long)
+    return ((ends.cumsum(1) - ends) > 0).to(torch.long) * attention_mask
 
 
 def _dropout_of(encoder: PreTrainedModel) -> float:

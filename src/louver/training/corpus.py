@@ -28,6 +28,8 @@ from louver.text.tokenizer import Segment
 
 _CHUNK = 1000
 """Texts that are tokenized at a time."""
+_FEW = 1000
+"""Pieces up to which those of other texts are listed, and not drawn until one is found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +174,76 @@ class MaskedRows(Dataset[dict[str, Any]]):
         }
 
 
+class PairedRows(MaskedRows):
+    """Rows of two parts of a piece, half of them wrong: with the second part of another text, or in the other order.
+
+    Args:
+        rest: as `MaskedRows`.
+        wrong: "next" or "order".
+    """
+
+    def __init__(self, *rest: Any, wrong: str, **options: Any) -> None:
+        super().__init__(*rest, **{**options, "packing": False})
+        self.wrong = wrong
+        # a piece of one token has no two parts; the separator between them takes room too
+        self.room = options["room"] - self.tokenizer.specials - len(self.tokenizer.middle)
+        self.numbers = self.numbers[self.corpus.lengths[self.numbers] > 1]
+        if wrong == "next" and len(set(self.corpus.owners[self.numbers].tolist())) < 2:
+            raise DataError("parts of other texts are wanted, and there is one text; give more texts, or ask nothing")
+        lengths = np.minimum(self.corpus.lengths[self.numbers], self.room)
+        self.lengths = (lengths + options["room"] - self.room).tolist()
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number = int(self.numbers[index])
+        draw = np.random.default_rng([self.seed, number, self.epoch])
+        wrong = bool(draw.random() < 0.5)
+        first, second = self._parts(number)
+        if wrong and self.wrong == "next":
+            second = self._parts(self._other(number, draw))[1]
+        elif wrong:
+            first, second = second, first
+        hidden = [self.masking.hide(*part, self.vocabulary, draw) for part in (first, second)]
+        wrapped = [
+            self.tokenizer.wrap(hidden[0][0], hidden[1][0]),
+            np.concatenate(
+                [
+                    np.full(len(self.tokenizer.prefix), IGNORED),
+                    hidden[0][1],
+                    np.full(len(self.tokenizer.middle), IGNORED),
+                    hidden[1][1],
+                    np.full(len(self.tokenizer.suffix), IGNORED),
+                ]
+            ),
+        ]
+        return {
+            "input_ids": wrapped[0],
+            "asked": wrapped[1],
+            "documents": np.zeros(len(wrapped[0]), np.int64),
+            "positions": np.arange(len(wrapped[0])),
+            "wrong": np.int64(wrong),
+        }
+
+    def _other(self, number: int, draw: np.random.Generator) -> int:
+        """Return a piece of another text; another part of the same one would be no wrong answer."""
+        owners = self.corpus.owners
+        others = self.numbers[owners[self.numbers] != owners[number]] if len(self.numbers) < _FEW else self.numbers
+        while True:
+            other = int(others[int(draw.integers(len(others)))])
+            if owners[other] != owners[number]:
+                return other
+
+    def _parts(self, number: int) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+        """Cut a piece in the middle, between two words where there are two."""
+        ids, words = (x[: self.room] for x in self.corpus.piece(number))
+        cut = len(ids) // 2
+        while cut < len(ids) - 1 and words[cut] == words[cut - 1]:
+            cut += 1
+        return (ids[:cut], words[:cut]), (ids[cut:], words[cut:])
+
+
 def _alone(text: int, count: int) -> Pack:
     return Pack((text,), np.zeros(count, np.int64), np.arange(count))
 
@@ -193,9 +265,11 @@ def collate_rows(pad_id: int, offset: int) -> Collator:
         documents, _ = rectangle([row["documents"] for row in rows], -1, ids.shape[1])
         places, _ = rectangle([row["positions"] for row in rows], 0, ids.shape[1])
         found = {"input_ids": ids, "attention_mask": mask, "asked": asked, "documents": documents}
-        return {name: torch.from_numpy(x) for name, x in found.items()} | {
-            "position_ids": torch.from_numpy(places + offset)
-        }
+        batch = {name: torch.from_numpy(x) for name, x in found.items()}
+        batch["position_ids"] = torch.from_numpy(places + offset)
+        if "wrong" in rows[0]:
+            batch["wrong"] = torch.as_tensor(np.stack([row["wrong"] for row in rows]))
+        return batch
 
     return join
 

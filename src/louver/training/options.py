@@ -103,5 +103,9 @@ class PretrainingOptions(Schedule):
     """Hide the same tokens in every epoch."""
     packing: bool = True
     """Put several short texts into one row; each keeps its own attention and positions."""
+    sentences: Literal["none", "next", "order"] = "none"
+    """A second question, half of the rows each way: does the second part of a row follow the first or come from another
+    text (Devlin et al. 2019, section 3.1), or do both stand in their order (Lan et al. 2020, section 3.1)? A row is
+    then one pair."""
     validation: float = Field(0.05, gt=0, lt=1)
     """Share of the texts that is held out."""

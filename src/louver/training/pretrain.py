@@ -12,16 +12,17 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from louver.bundle import Bundle, Record, check_target
 from louver.encoders import positions
 from louver.encoders.plug import base_of
-from louver.encoders.pooling import Reader
+from louver.encoders.pooling import Reader, separator_of
 from louver.encoders.words import masked_model
 from louver.errors import DataError, OptionError
 from louver.tasks import Batch
@@ -29,9 +30,10 @@ from louver.text import Tokenizer
 from louver.text.masking import Masking
 from louver.text.tokenizer import Segment
 from louver.training import diagnosis
-from louver.training.corpus import Collator, Corpus, MaskedRows, collate_rows
+from louver.training.corpus import Collator, Corpus, MaskedRows, PairedRows, collate_rows
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
+from louver.training.learner import Objective
 from louver.training.masked import MaskedWords
 from louver.training.options import PretrainingOptions
 from louver.training.processes import mean_over_all
@@ -84,28 +86,27 @@ def pretrain(
     tokenizer = Tokenizer.open(source.path)
     masking = Masking(options.share, options.unit, options.masked, options.replaced)
     torch.manual_seed(options.seed)
-    pupil = MaskedWords(masked_model(source, new_head=True)).to("cuda" if torch.cuda.is_available() else "cpu")
+    encoder = masked_model(source, new_head=True)
+    pupil = MaskedWords(encoder, separator_of(source.path, encoder))
+    pupil.to("cuda" if torch.cuda.is_available() else "cpu")
+    order = nn.Linear(int(encoder.config.hidden_size), 2).to(pupil.encoder.device)
+    asks = options.sentences != "none"
     with tempfile.TemporaryDirectory(prefix="louver-corpus-") as scratch:
         corpus = Corpus.build(texts, tokenizer, Path(scratch), room=room - tokenizer.specials, segment=segment)
         train, held_out = _split(corpus.owners, options)
 
         def rows(numbers: np.ndarray, *, static: bool) -> MaskedRows:
-            return MaskedRows(
-                corpus,
-                numbers,
-                tokenizer,
-                masking,
-                room=room,
-                seed=options.seed,
-                packing=options.packing,
-                static=static,
-            )
+            shared: dict[str, Any] = {"room": room, "seed": options.seed, "static": static}
+            if asks:
+                return PairedRows(corpus, numbers, tokenizer, masking, wrong=options.sentences, **shared)
+            return MaskedRows(corpus, numbers, tokenizer, masking, packing=options.packing, **shared)
 
         collator = collate_rows(tokenizer.pad_id, positions.offset(pupil.encoder.config))
         validation = rows(held_out, static=True)
 
         def judge(one: MaskedWords) -> Judgement:
-            return Judgement(-_loss(one, validation, collator, options.batch_size), np.empty(0))
+            loss, right = _judged(one, order if asks else None, validation, collator, options.batch_size)
+            return Judgement(-loss, np.asarray([right]))
 
         start = judge(pupil)
         say(f"before: loss {-start.score:.4f} on {len(held_out)} held-out texts")
@@ -117,11 +118,12 @@ def pretrain(
         with places(into, key) as where:
             result = fit(
                 pupil,
-                _objective,
+                _objective(order if asks else None),
                 rows(train, static=options.static_masks),
                 judge,
                 options,
                 collator=collator,
+                also=order if asks else None,
                 places=where,
                 progress=progress,
                 say=say,
@@ -132,6 +134,7 @@ def pretrain(
         numbers = {
             "validation": {"loss": -result.best.score, "perplexity": math.exp(-result.best.score)},
             "before": {"loss": -start.score, "perplexity": math.exp(-start.score)},
+            **({"sentences_right": round(float(result.best.logits[0]), 4)} if asks else {}),
             "epochs": result.history,
             "steps": result.steps,
             "curves": result.log.to_json(),
@@ -162,24 +165,35 @@ def _split(owners: np.ndarray, options: PretrainingOptions) -> tuple[np.ndarray,
     return np.flatnonzero(~apart), np.flatnonzero(apart)
 
 
-def _objective(pupil: MaskedWords, batch: Batch) -> tuple[Tensor, Tensor]:
-    logits, truth = pupil(batch)
-    total = cross_entropy(logits.float(), truth, reduction="sum")
-    return mean_over_all(total, len(truth)), logits.detach()[:0]
+def _objective(order: nn.Linear | None) -> Objective:
+    """Return the loss of the hidden words, and of the question about sentences if there is one."""
+
+    def loss(pupil: MaskedWords, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits, truth, first = pupil.with_first(batch)
+        found = mean_over_all(cross_entropy(logits.float(), truth, reduction="sum"), len(truth))
+        if order is not None:
+            found = found + cross_entropy(order(first).float(), batch["wrong"])
+        return found, logits.detach()[:0]
+
+    return loss
 
 
 @torch.inference_mode()
-def _loss(pupil: MaskedWords, rows: MaskedRows, collator: Collator, batch_size: int) -> float:
-    """Return the mean loss over all hidden tokens."""
+def _judged(
+    pupil: MaskedWords, order: nn.Linear | None, rows: MaskedRows, collator: Collator, batch_size: int
+) -> tuple[float, float]:
+    """Return the mean loss over all hidden tokens, and the share of right answers about sentences."""
     pupil.eval()
     device = pupil.encoder.device
-    total, count = 0.0, 0
+    total, count, right = 0.0, 0, 0
     for start in range(0, len(rows), batch_size):
         batch = collator([rows[i] for i in range(start, min(start + batch_size, len(rows)))])
-        logits, truth = pupil({name: x.to(device) for name, x in batch.items()})
+        batch = {name: x.to(device) for name, x in batch.items()}
+        logits, truth, first = pupil.with_first(batch)
         total += float(cross_entropy(logits.float(), truth, reduction="sum"))
         count += len(truth)
-    return total / count
+        right += 0 if order is None else int((order(first).argmax(1) == batch["wrong"]).sum())
+    return total / count, right / len(rows)
 
 
 def _write(source: Bundle, pupil: MaskedWords, record: Record, into: str | Path, *, replace: bool) -> Bundle:
