@@ -271,3 +271,21 @@ def test_a_checkpoint_of_another_architecture_is_refused(tiny: Path, tmp_path: P
     save_file({k: v for k, v in weights.items() if "layer.0" not in k}, tmp_path / "m" / "model.safetensors")
     with pytest.raises(ModelError, match=r"lacks the weights .*; it was not saved by this architecture"):
         extend(tmp_path / "m", into=tmp_path / "b", max_length=128)
+
+
+def test_what_was_pretrained_at_its_own_length_can_be_extended(tiny: Path, tmp_path: Path) -> None:
+    """With its masked-word head, so that the longer one can be trained on; and its history goes on."""
+    from louver.encoders.words import Words
+    from louver.training import PretrainingOptions, pretrain
+
+    short = louver.extend(tiny, into=tmp_path / "short", max_length=64, pattern="full", prompt="query: ")
+    options = PretrainingOptions(epochs=1)
+    trained = pretrain(short, ["the red rose"] * 20, into=tmp_path / "trained", options=options, progress=False)
+    long = louver.extend(trained.path, into=tmp_path / "long", max_length=256, pattern="window(8) | global(1)")
+    assert [record.step for record in long.card.history] == ["extend", "pretrain", "extend"]
+    assert long.card.history[-1].parents == [trained.digest]
+    assert (long.card.prompt, long.card.original_length) == ("query: ", 64)
+    ours, theirs = (Words(one).fill(["the [MASK] rose"], top=3)[0][0] for one in (trained, long))
+    assert [guess.word for guess in ours] == [guess.word for guess in theirs]
+    with pytest.raises(ModelError, match="is a louver bundle that was extended, exported or taught a task; extend the"):
+        louver.extend(long.path, into=tmp_path / "longer", max_length=512)

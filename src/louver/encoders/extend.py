@@ -18,7 +18,7 @@ from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
 from louver.encoders.sentence import write_sentence_files
 from louver.errors import ModelError, OptionError
-from louver.patterns import Full, Pattern, by_length, parse
+from louver.patterns import ByLength, Full, Pattern, by_length, parse
 from louver.text import Text, Tokenizer, Truncation, inputs
 from louver.versions import versions
 
@@ -50,7 +50,8 @@ def extend(
     """Make a checkpoint read long texts, and check that its answers to short ones did not change.
 
     Args:
-        name: a transformers directory or a hub name; a checkpoint with a classification head keeps it.
+        name: a transformers directory or a hub name; a checkpoint with a classification head keeps it. A bundle that
+            was pretrained at its checkpoint's own length can be extended too.
         into: directory of the new bundle.
         max_length: tokens to read, specials included.
         pattern: who may attend to whom in texts beyond the checkpoint's own length.
@@ -69,14 +70,13 @@ def extend(
         The new bundle; its history holds the largest difference seen on short texts.
 
     Raises:
-        ModelError: if the architecture is not supported, or short texts would change.
+        ModelError: if the architecture is not supported, short texts would change, or `name` is an extended bundle.
         OptionError: if `max_length` is less than the checkpoint reads already, or it has no head to keep.
     """
     began = time.perf_counter()
     check_target(into, replace=replace)
     chosen = parse(pattern)
-    if (Path(name) / CARD).is_file():
-        raise ModelError(f"{name} is a louver bundle already; extend the checkpoint that it came from")
+    earlier = _earlier(name)
     model, tokenizer = load_plain(name, trust_remote_code=trust_remote_code)
     headed = "ForSequenceClassification" in type(model).__name__
     if pooling == "own" and not headed:
@@ -108,10 +108,11 @@ def extend(
         max_length=max_length,
         original_length=original,
         pooling=pooling or ("own" if own else "mean"),
-        prompt=prompt,
-        license=license_of(name),
-        origin=str(name) if not Path(name).exists() else Path(name).name,
+        prompt=prompt or (earlier.card.prompt if earlier else ""),
+        license=earlier.card.license if earlier else license_of(name),
+        origin=earlier.card.origin if earlier else str(name) if not Path(name).exists() else Path(name).name,
         history=[
+            *(earlier.card.history if earlier else []),
             Record(
                 step="extend",
                 settings={
@@ -121,21 +122,43 @@ def extend(
                     "pooling": pooling,
                     "positions": positions,
                 },
+                parents=[earlier.digest] if earlier else [],
                 numbers=numbers,
                 seconds=time.perf_counter() - began,
                 versions=versions(),
-            )
+            ),
         ],
     )
     with writing(into, replace=replace) as draft:
         with quiet():
-            (model if own else base_of(model)).save_pretrained(draft)
+            # a masked-word head stays beside the encoder, for louver pretrain
+            (model if own or "ForMaskedLM" in type(model).__name__ else base_of(model)).save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         if card.task == "embed":
             write_sentence_files(draft, card, model.config.hidden_size)
         reader = Reader(model if own else base_of(model), card.pooling)
         write_card(draft, card.model_copy(update={"golden": golden(reader, Tokenizer.open(draft), card)}))
     return Bundle.open(into, verify=False)
+
+
+def _earlier(name: str | Path) -> Bundle | None:
+    """Return the bundle that is to be extended, if it is one and was not extended yet.
+
+    Raises:
+        ModelError: if it reads more than its checkpoint did, or has a task.
+    """
+    if not (Path(name) / CARD).is_file():
+        return None
+    found = Bundle.open(name)
+    pattern = parse(found.card.pattern)
+    branches = [branch for _, branch in pattern.branches] if isinstance(pattern, ByLength) else [pattern]
+    plain = found.card.max_length == found.card.original_length and all(isinstance(one, Full) for one in branches)
+    if not plain or found.card.task != "embed" or found.card.onnx:
+        raise ModelError(
+            f"{name} is a louver bundle that was extended, exported or taught a task; extend the checkpoint that it "
+            "came from, or a bundle that was pretrained at its own length"
+        )
+    return found
 
 
 def _kind(model: PreTrainedModel) -> Literal["single", "multi", "regression"]:
