@@ -2,7 +2,8 @@
 
     python benchmarks/packing.py --json packing.json
 
-All three train MiniLM-L3 on the same texts (critics' lines, mean 27 tokens), and are timed in turns; the loss on the same held-out texts is measured after one epoch of each.
+All three train MiniLM-L3 on the same texts (critics' lines, mean 27 tokens), and are timed in turns; the loss on the
+same held-out texts is measured after one epoch of each.
 """
 
 from __future__ import annotations
