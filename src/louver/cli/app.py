@@ -105,6 +105,8 @@ def show(report: dict[str, Any]) -> None:
 
 def done(bundle: Any, json_file: Path | None) -> None:
     """Say where a new bundle is, and print what its last step measured."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     record = bundle.card.history[-1]
     figures = {"step": record.step, "seconds": record.seconds, "numbers": record.numbers}
     save_json(json_file, figures)

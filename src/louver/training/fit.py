@@ -173,6 +173,11 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers expo
             self.optimizer = _optimizer(self.model if model is None else model, self.options)
         return self.optimizer
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if state_dict is not None:  # what DeepSpeed put together has shared weights twice
+            state_dict = {k: v for k, v in state_dict.items() if k not in self.model._keys_to_ignore_on_save}
+        super()._save(output_dir, state_dict)
+
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         lengths = getattr(self.train_dataset, "lengths", None)
         if lengths is None:

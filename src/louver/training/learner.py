@@ -51,8 +51,10 @@ class Learner(nn.Module):
         self.batches = 0
         self.losses: list[float] = []
         self.tokens = [0, 0]
-        self._keys_to_ignore_on_save = _shared(self)  # the Trainer reads this, and ties weights after loading
+        self._originals = _shared(self)
+        self._keys_to_ignore_on_save = list(self._originals)  # the Trainer reads this, and ties weights after loading
         self.register_state_dict_post_hook(lambda *found: self._without_shared(*found))  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(lambda *found: self._with_shared(*found))  # type: ignore[no-untyped-call]
 
     def forward(self, **batch: Tensor) -> dict[str, Tensor]:
         """Compute the loss; stop at the first one that is no number.
@@ -112,6 +114,12 @@ class Learner(nn.Module):
         for name in self._keys_to_ignore_on_save:
             found.pop(name, None)
 
+    def _with_shared(self, _: nn.Module, found: dict[str, Any], prefix: str, *__: Any) -> None:
+        """Put into a state what was left out of it: DeepSpeed wants every name."""
+        for name, original in self._originals.items():
+            if prefix + original in found:
+                found.setdefault(prefix + name, found[prefix + original])
+
     def tie_weights(self) -> None:
         """Share again what was left out."""
         self.reader.encoder.tie_weights()
@@ -121,7 +129,8 @@ class Learner(nn.Module):
         self.reader.encoder.activation_checkpointing_enable(**options)
 
 
-def _shared(module: nn.Module) -> list[str]:
-    """Return the names of weights that are another's too: a masked-word head shares the embeddings."""
+def _shared(module: nn.Module) -> dict[str, str]:
+    """Return weights that are another's too, and whose: a masked-word head shares the embeddings."""
     first: dict[int, str] = {}
-    return [name for name, x in module.state_dict().items() if first.setdefault(x.data_ptr(), name) != name]
+    owners = {name: first.setdefault(x.data_ptr(), name) for name, x in module.state_dict().items()}
+    return {name: owner for name, owner in owners.items() if owner != name}
