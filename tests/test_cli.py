@@ -25,6 +25,12 @@ COMMANDS = [
     "data",
     "create",
     "pretrain",
+    "attach",
+    "cloze",
+    "contrast",
+    "doctor",
+    "fill",
+    "vocabulary",
 ]
 
 

@@ -414,3 +414,18 @@ def test_calibration_is_kept_and_read_again(monkeypatch: pytest.MonkeyPatch, tmp
         assert cost.rates() == cost.DEFAULT
     finally:
         cost.rates.cache_clear()
+
+
+@pytest.mark.parametrize("head_dim", [8, 16])
+@pytest.mark.parametrize("tokens", [8, 24, 40])
+def test_flex_reads_no_memory_that_nobody_wrote(head_dim: int, tokens: int) -> None:
+    """torch's CPU kernel did at these sizes: wrong numbers, or none, by what the memory held."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, tokens, head_dim) for _ in range(3))
+    expected = attend(q.double(), k.double(), v.double(), "window(4) | global(1)", impl="reference")
+    for _ in range(3):
+        spoilt = [torch.full((size,), float("nan")) for size in (64, 1024, 16384, 262144) for _ in range(4)]
+        del spoilt
+        found = attend(q, k, v, "window(4) | global(1)", impl="flex")
+        assert found.shape == expected.shape
+        assert float((found - expected).abs().max()) < 1e-5

@@ -289,3 +289,19 @@ def test_what_was_pretrained_at_its_own_length_can_be_extended(tiny: Path, tmp_p
     assert [guess.word for guess in ours] == [guess.word for guess in theirs]
     with pytest.raises(ModelError, match="is a louver bundle that was extended, exported or taught a task; extend the"):
         louver.extend(long.path, into=tmp_path / "longer", max_length=512)
+
+
+def test_cleaning_goes_on_in_what_is_made_of_a_bundle(tiny: Path, colours: Path, tmp_path: Path) -> None:
+    from louver.tasks import Columns, make_splits, read_examples
+    from louver.training import TrainingOptions, finetune
+
+    made = louver.extend(tiny, into=tmp_path / "b", max_length=128, cleaning="light")
+    data = make_splits(read_examples(colours, Columns()))
+    options = TrainingOptions(epochs=0, max_length=64)
+    tuned = finetune(made, data, into=tmp_path / "t", options=options, progress=False)
+    for bundle in (made, tuned):
+        with louver.Predictor(bundle) as predictor:
+            wide, plain = predictor.logits(["ｒｅｄ　ｒｏｓｅ", "red rose"])
+        assert abs(wide - plain).max() < 1e-5
+    with pytest.raises(OptionError, match="unknown cleaning 'lihgt'; did you mean 'light'"):
+        louver.extend(tiny, into=tmp_path / "c", cleaning="lihgt")

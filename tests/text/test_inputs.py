@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from louver.errors import OptionError, TextError
 from louver.text import Tokenizer, Truncation, check_pair, inputs
+from louver.text.hygiene import clean
 
 A, B = "A louver lets light through.", "北京 is far, 'tis true; naïve façade."
 
@@ -119,3 +121,28 @@ def test_chinese_names_align_by_offset(me5_small: Path, zh_ner: Path) -> None:
             cut += start not in edges[:, 0] or end not in edges[:, 1]
     assert names > 300
     assert cut / names < 0.2
+
+
+@pytest.mark.parametrize("name", ["minilm_l3", "me5_small"])
+def test_light_cleaning_keeps_every_place(name: str, request: pytest.FixtureRequest) -> None:
+    """Full-width forms are read as plain ones, control characters as spaces; offsets point into the text as it was."""
+    plain = Tokenizer.open(request.getfixturevalue(name))
+    light = replace(plain, cleaning="light")
+    odd, usual = "Ｇｏｏｇｌｅ　１９９８年\x07成立！", "Google 1998年 成立!"
+    assert clean(odd, "light") == usual
+    assert clean(odd, "none") == odd
+    (found,), (expected,) = (
+        inputs(one, [text], max_length=64, truncation=Truncation.ERROR, offsets=True)
+        for one, text in ((light, odd), (plain, usual))
+    )
+    assert found.pieces[0].tolist() == expected.pieces[0].tolist()
+    assert found.offsets[0].tolist() == expected.offsets[0].tolist()
+    assert light.encode_words([odd])[0][0].tolist() == light.encode([odd])[0].tolist()
+    assert light.encode_after("query: ", [odd])[0][1].tolist() == plain.encode_after("query: ", [usual])[0][1].tolist()
+
+
+@given(st.text())
+def test_cleaning_never_moves_a_character(text: str) -> None:
+    found = clean(text, "light")
+    assert len(found) == len(text)
+    assert clean(found, "light") == found

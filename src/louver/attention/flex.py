@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.functional import pad
 
 from louver.attention.request import Backend, Request
 from louver.patterns import Full, Pattern, is_length_free
@@ -30,6 +31,10 @@ _KERNELS = 512
 accord torch stops at eight, and from there on holds all n² scores without a word that reaches the caller."""
 
 
+_BROKEN_HEADS = (8, 16)
+"""Numbers a head with which torch 2.13's CPU kernel reads memory that nobody wrote, where tokens are 8 more than a
+multiple of 16; eight more tokens, seen by none, keep it from that."""
+_EIGHT = (0, 0, 0, 8)
 _SMALLEST_HEAD = 16
 """Numbers a head that a CUDA kernel's product takes at least."""
 
@@ -53,12 +58,17 @@ def refusal(request: Request) -> str | None:
 
 def compute(request: Request) -> tuple[Tensor, None]:
     """Call the compiled kernel with the layout's blocks."""
-    tokens, device = request.q_BHTD.shape[2], request.q_BHTD.device
+    real, device = request.q_BHTD.shape[2], request.q_BHTD.device
     lengths_B = request.lengths_B
-    if is_length_free(request.pattern) or lengths_B is None:
-        length: int = tokens
+    inputs = request.q_BHTD, request.k_BHSD, request.v_BHSD
+    if device.type == "cpu" and inputs[0].shape[-1] in _BROKEN_HEADS and real % 16 == 8:
+        inputs = pad(inputs[0], _EIGHT), pad(inputs[1], _EIGHT), pad(inputs[2], _EIGHT)
+        lengths_B = torch.full((len(inputs[0]),), real, device=device) if lengths_B is None else lengths_B
+    tokens = inputs[0].shape[2]
+    if is_length_free(request.pattern) or request.lengths_B is None:
+        length: int = real
     else:  # `attend` gives such patterns rows of one length
-        length = max(1, int(lengths_B[0]))
+        length = max(1, int(request.lengths_B[0]))
     shortest = tokens if lengths_B is None else int(lengths_B.min())
     blocks = _kept_blocks(request.pattern, tokens, length, shortest // BLOCK, device)
     mask = BlockMask.from_kv_blocks(
@@ -67,14 +77,13 @@ def compute(request: Request) -> tuple[Tensor, None]:
         mask_mod=_allows(request.pattern, length, lengths_B, device),
         seq_lengths=(tokens, tokens),
     )
-    inputs = request.q_BHTD, request.k_BHSD, request.v_BHSD
     if device.type == "cpu":  # FlexAttention refuses what could have a gradient, even where none is asked for
         inputs = inputs[0].detach(), inputs[1].detach(), inputs[2].detach()
         for x in inputs if lengths_B is None else (*inputs, lengths_B):
             torch._dynamo.mark_static(x, 0)  # CPU kernels for any batch do not compile
     with torch._dynamo.config.patch(recompile_limit=_KERNELS, accumulated_recompile_limit=_KERNELS):
         out_BHTD: Any = _compiled()(*inputs, block_mask=mask, scale=request.scale)
-    return out_BHTD, None
+    return out_BHTD[:, :, :real], None
 
 
 def _allows(pattern: Pattern, length: int, lengths_B: Tensor | None, device: torch.device) -> Callable[..., Tensor]:

@@ -39,6 +39,9 @@ def extend(
         str | None, typer.Option(help="cls or mean; a checkpoint's own head is kept if left out.")
     ] = None,
     prompt: Annotated[str, typer.Option(help="Put before every text.")] = "",
+    cleaning: Annotated[
+        str, typer.Option(help="none, or light: full-width forms plain, control characters spaces.")
+    ] = "none",
     positions: Annotated[
         str, typer.Option(help="How positions reach farther: auto, tile, interpolate, sinusoidal, ntk or yarn.")
     ] = "auto",
@@ -50,7 +53,13 @@ def extend(
 
     if short not in ("unchanged", "same"):
         raise OptionError(f"--short is unchanged or same, got {short!r}")
-    options: dict[str, Any] = {"short": short, "pooling": pooling, "prompt": prompt, "positions": positions}
+    options: dict[str, Any] = {
+        "short": short,
+        "pooling": pooling,
+        "prompt": prompt,
+        "positions": positions,
+        "cleaning": cleaning,
+    }
     made = make(name, into=into, max_length=max_length, pattern=pattern, trust_remote_code=trust_remote_code, **options)
     done(made, json_file)
 

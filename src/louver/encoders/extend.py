@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
@@ -17,9 +18,11 @@ from louver.encoders.load import license_of, load_plain, quiet
 from louver.encoders.plug import base_of, plug
 from louver.encoders.pooling import Pooling, Reader
 from louver.encoders.sentence import write_sentence_files
-from louver.errors import ModelError, OptionError
+from louver.errors import ModelError, OptionError, unknown
 from louver.patterns import ByLength, Full, Pattern, by_length, parse
 from louver.text import Text, Tokenizer, Truncation, inputs
+from louver.text.hygiene import CLEANINGS
+from louver.text.tokenizer import CLEANING, CONFIG
 from louver.versions import versions
 
 DEFAULT_PATTERN = "window(128) | global(1)"
@@ -42,6 +45,7 @@ def extend(
     short: Literal["unchanged", "same"] = "unchanged",
     pooling: Pooling | None = None,
     prompt: str = "",
+    cleaning: str = "none",
     positions: str = "auto",
     override: bool = False,
     trust_remote_code: bool = False,
@@ -60,6 +64,8 @@ def extend(
         pooling: how token states become one vector; None takes the checkpoint's own head, or the mean. "cls" or "mean"
             leaves a head of the checkpoint behind.
         prompt: put before every text, as in ``query: ``.
+        cleaning: "light" makes full-width forms plain and control characters spaces before a text is read, here and in
+            everything that is made of the bundle; "none" reads texts as they are.
         positions: how they reach farther, one of `louver.encoders.positions.WAYS`; all but "auto" and "tile" change the
             answers to short texts, and want `short="same"`.
         override: let the pattern replace a model's own local layers (ModernBERT) instead of meeting them.
@@ -75,6 +81,8 @@ def extend(
     """
     began = time.perf_counter()
     check_target(into, replace=replace)
+    if cleaning not in CLEANINGS:
+        raise OptionError(unknown("cleaning", cleaning, CLEANINGS))
     chosen = parse(pattern)
     earlier = _earlier(name)
     model, tokenizer = load_plain(name, trust_remote_code=trust_remote_code)
@@ -121,6 +129,7 @@ def extend(
                     "short": short,
                     "pooling": pooling,
                     "positions": positions,
+                    "cleaning": cleaning,
                 },
                 parents=[earlier.digest] if earlier else [],
                 numbers=numbers,
@@ -134,6 +143,9 @@ def extend(
             # a masked-word head stays beside the encoder, for louver pretrain
             (model if own or "ForMaskedLM" in type(model).__name__ else base_of(model)).save_pretrained(draft)
         tokenizer.save_pretrained(draft)
+        if cleaning != "none":
+            file = draft / CONFIG
+            file.write_text(json.dumps({**json.loads(file.read_text("utf8")), CLEANING: cleaning}, indent=1), "utf8")
         if card.task == "embed":
             write_sentence_files(draft, card, model.config.hidden_size)
         reader = Reader(model if own else base_of(model), card.pooling)

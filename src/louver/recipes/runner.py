@@ -173,6 +173,8 @@ class _Run:
         shared: dict[str, Any] = {"metric_name": self.recipe.metric, "progress": self.progress, "say": self.say}
         if isinstance(options, TrainingOptions) and "seed" not in options.model_fields_set:
             options = options.model_copy(update={"seed": self.recipe.seed})
+        if isinstance(options, TrainingOptions) and options.report is None:
+            options = options.model_copy(update={"report": ()})  # curves are in every bundle; a run holds bundles alone
         if isinstance(options, DistillOptions):
             return distill(parent.bundle, self.data, into=into, options=options, **shared)
         if isinstance(options, TrainingOptions):

@@ -58,6 +58,7 @@ class ExtendOptions(_Closed):
     short: Literal["unchanged", "same"] = "unchanged"
     pooling: Literal["cls", "mean"] | None = None
     prompt: str = ""
+    cleaning: Literal["none", "light"] = "none"
     positions: Literal["auto", "tile", "interpolate", "sinusoidal", "ntk", "yarn"] = "auto"
     override: bool = False
 

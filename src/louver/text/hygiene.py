@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from louver.errors import TextError
 
+CLEANINGS = ("none", "light")
+_LIGHT = {
+    **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},  # full-width Ａ１！ as A1!
+    0x3000: 0x20,
+    **{code: 0x20 for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r\x85"},
+}
+
+
+def clean(text: str, how: str) -> str:
+    """Return a text as a model is to read it; every character keeps its place, so that offsets stay true.
+
+    Args:
+        text: any.
+        how: "none"; or "light": full-width forms become plain ones (many vocabularies have the plain ones alone), and
+            control characters spaces.
+    """
+    return text.translate(_LIGHT) if how == "light" else text
+
 
 def check(text: object) -> str:
     """Return the text if it can be tokenized.

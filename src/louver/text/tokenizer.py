@@ -16,11 +16,14 @@ import numpy as np
 import tokenizers
 
 from louver.errors import ModelError, OptionError
+from louver.text.hygiene import clean
 from louver.text.masking import Vocabulary
 from louver.text.truncation import Ids
 
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
+CLEANING = "louver_cleaning"
+"""Key of `CONFIG` with what is done to every text before it is tokenized."""
 SOFT_PROMPT = "louver_soft_prompt"
 """Key of `CONFIG` with the ids of trained vectors that stand behind the first special of every text."""
 Segment = Callable[[str], Sequence[str]]
@@ -37,6 +40,7 @@ class Tokenizer:
         pad_id: id of padding.
         mask_id: id that hides a token, or None.
         middle: special ids between two texts.
+        cleaning: what is done to every text first, one of `CLEANINGS`.
         separator: the id after which a model wants segment 1 of a pair (BERT's [SEP]); None where it knows none.
     """
 
@@ -47,6 +51,7 @@ class Tokenizer:
     mask_id: int | None = None
     middle: tuple[int, ...] = ()
     separator: int | None = None
+    cleaning: str = "none"
 
     @classmethod
     def open(cls, directory: str | Path) -> Tokenizer:
@@ -69,8 +74,10 @@ class Tokenizer:
         core.encode_special_tokens = True
         directory = Path(directory)
         mask_id = _named(core, directory, "mask_token", "[MASK]", "<mask>")
-        prefix += tuple(_config(directory).get(SOFT_PROMPT, ()))
-        return cls(core, prefix, suffix, _pad_id(core, directory), mask_id, middle, separator)
+        config = _config(directory)
+        prefix += tuple(config.get(SOFT_PROMPT, ()))
+        cleaning = config.get(CLEANING, "none")
+        return cls(core, prefix, suffix, _pad_id(core, directory), mask_id, middle, separator, cleaning)
 
     @property
     def specials(self) -> int:
@@ -79,7 +86,7 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Turn texts into ids without specials; runs on all cores."""
-        encodings = self.core.encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self.core.encode_batch_fast(self._cleaned(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int64) for encoding in encodings]
 
     def encode_after(
@@ -98,7 +105,8 @@ class Tokenizer:
             return [(np.empty(0, np.int64), ids, None) for ids in self.encode(texts)]
         end = len(prompt.rstrip())  # the space before a word belongs to the word
         found = []
-        for encoding in self.core.encode_batch([prompt + text for text in texts], add_special_tokens=False):
+        whole = [prompt + text for text in self._cleaned(texts)]
+        for encoding in self.core.encode_batch(whole, add_special_tokens=False):
             ids = np.asarray(encoding.ids, np.int64)
             places = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
             count = int((places[:, 0] < end).sum())
@@ -118,7 +126,8 @@ class Tokenizer:
             OptionError: if the words of `segment` do not give the text again.
         """
         found = []
-        for text, encoding in zip(texts, self.core.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        texts = self._cleaned(texts)
+        for text, encoding in zip(texts, self.core.encode_batch(texts, add_special_tokens=False), strict=True):
             if segment is None:
                 words = [-1 if word is None else word for word in encoding.word_ids]
             else:
@@ -129,6 +138,9 @@ class Tokenizer:
                 words = [owner[start] for start, _ in encoding.offsets]
             found.append((np.asarray(encoding.ids, np.int64), np.asarray(words, np.int64)))
         return found
+
+    def _cleaned(self, texts: Sequence[str]) -> list[str]:
+        return list(texts) if self.cleaning == "none" else [clean(text, self.cleaning) for text in texts]
 
     def vocabulary(self) -> Vocabulary:
         """Return what masking needs to know.
