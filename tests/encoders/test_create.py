@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import louver
-from louver.encoders.create import create
+from louver.encoders.create import _pieces, _words, create
 from louver.errors import BundleError, DataError, OptionError
 from louver.text import Tokenizer
 from louver.training import PretrainingOptions, pretrain
@@ -38,6 +38,20 @@ def test_the_same_texts_make_the_same_checkpoint(texts: list[str], tmp_path: Pat
     first, again = (create(texts, into=tmp_path / name, layers=1, width=16, heads=2, vocabulary=300) for name in "ab")
     for name in ("tokenizer.json", "model.safetensors"):
         assert (first / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_ties_do_not_depend_on_a_hash(texts: list[str], tiny: Path) -> None:
+    """Three of fifteen trainings gave other pieces while the trainer numbered characters itself."""
+    words = _words(texts, core := Tokenizer.open(tiny).core)
+    assert len({tuple(_pieces(words, core, 1000)) for _ in range(15)}) == 1
+
+
+def test_more_characters_than_room(tmp_path: Path) -> None:
+    """The most frequent ones are kept, and the vocabulary is as small as was asked."""
+    many = "".join(chr(0x4E00 + i) for i in range(300))
+    made = Tokenizer.open(create([many, "ab ba ab ba"], into=tmp_path / "x", layers=1, width=8, heads=1, vocabulary=40))
+    assert made.core.get_vocab_size() <= 40
+    assert {"a", "b", "##a", "##b"} <= set(made.core.get_vocab())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -89,33 +90,49 @@ def create(
 
 
 def _tokenizer(texts: Iterable[object], vocabulary: int, lower: bool) -> Core:
-    """Train WordPiece (Schuster & Nakajima 2012) as BERT uses it."""
+    """Train WordPiece (Schuster & Nakajima 2012) as BERT uses it; the same texts give the same pieces."""
     core = Core(models.WordPiece(unk_token=_SPECIALS["unk"]))
     core.normalizer = normalizers.BertNormalizer(lowercase=lower)
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.decoder = decoders.WordPiece()
-    read = 0
-
-    def readable() -> Iterator[str]:
-        nonlocal read
-        for text in texts:
-            try:
-                yield check(text)
-            except TextError:
-                continue
-            read += 1
-
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary, special_tokens=list(_SPECIALS.values()), show_progress=False
-    )
-    core.train_from_iterator(readable(), trainer)
-    if not read:
-        raise DataError("no text can be read; a tokenizer is made of texts")
-    # the trainer numbers pieces in another order each time; WordPiece does not care, reproducible bytes do
     specials = list(_SPECIALS.values())
-    pieces = [*specials, *sorted(set(core.get_vocab()) - set(specials))]
+    pieces = [*specials, *_pieces(_words(texts, core), core, vocabulary - len(specials))]
     numbered = {piece: number for number, piece in enumerate(pieces)}
     core.model = models.WordPiece(numbered, unk_token=_SPECIALS["unk"])
+    core.add_special_tokens(specials)
     sep, cls = ((token, numbered[token]) for token in (_SPECIALS["sep"], _SPECIALS["cls"]))
     core.post_processor = processors.BertProcessing(sep, cls)
     return core
+
+
+def _words(texts: Iterable[object], core: Core) -> Counter[str]:
+    """Count the words of all texts that can be read."""
+    words: Counter[str] = Counter()
+    read = 0
+    for text in texts:
+        try:
+            normal = core.normalizer.normalize_str(check(text))
+        except TextError:
+            continue
+        words.update(word for word, _ in core.pre_tokenizer.pre_tokenize_str(normal))
+        read += 1
+    if not read:
+        raise DataError("no text can be read; a tokenizer is made of texts")
+    return words
+
+
+def _pieces(words: Counter[str], core: Core, room: int) -> list[str]:
+    """Return the pieces of words, in order: characters in half of the room at most, and no word with a rarer one."""
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        counts.update(dict.fromkeys(word, count))
+    alphabet = set(sorted(counts, key=lambda c: (-counts[c], c))[: max(1, room // 4)])
+    known = {word: count for word, count in words.items() if alphabet.issuperset(word)}
+    # the trainer numbers "##a", "##b", … as its hash table meets them, and breaks ties by number: given as special
+    # tokens they are numbered beforehand
+    inner = [f"##{c}" for c in sorted({c for word in known for c in word[1:]})]
+    trainer = trainers.WordPieceTrainer(vocab_size=room, special_tokens=inner, show_progress=False)
+    scratch = Core(models.WordPiece(unk_token=_SPECIALS["unk"]))
+    scratch.pre_tokenizer = core.pre_tokenizer
+    scratch.train_from_iterator((" ".join([word] * count) for word, count in known.items()), trainer)
+    return sorted(scratch.get_vocab())
