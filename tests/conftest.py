@@ -48,24 +48,31 @@ def composite() -> Path:
     return _real("text/bbc-composite.jsonl")
 
 
+def small_bert(into: Path, tokenizer: Path, **sizes: Any) -> transformers.BertModel:
+    """Write a BERT of 2 layers, 64 wide, 64 positions, with another model's tokenizer, and return it."""
+    torch.manual_seed(0)
+    chosen = {
+        "vocab_size": 30522,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "max_position_embeddings": 64,
+    }
+    model = transformers.BertModel(transformers.BertConfig(**{**chosen, **sizes}), add_pooling_layer=False)
+    model.save_pretrained(into)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tokenizer / name, into / name)
+    return model
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory, minilm_l3: Path) -> Path:
-    """A BERT of 3 layers, 32 wide, 64 positions, with MiniLM's tokenizer."""
+    """A BERT of 3 layers, 32 wide, 64 positions, with MiniLM's tokenizer and large weights."""
     directory = tmp_path_factory.mktemp("tiny") / "model"
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=30522,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    model = transformers.BertModel(config, add_pooling_layer=False)
+    model = small_bert(directory, minilm_l3, hidden_size=32, num_hidden_layers=3, intermediate_size=64)
     large_weights(model)
     model.save_pretrained(directory)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(minilm_l3 / name, directory / name)
     return directory
 
 
@@ -110,18 +117,7 @@ def fresh_bundle(tmp_path_factory: pytest.TempPathFactory, minilm_l3: Path) -> B
     from louver.encoders import extend
 
     home = tmp_path_factory.mktemp("fresh")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=30522,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=128,
-        max_position_embeddings=64,
-    )
-    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(home / "model")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(minilm_l3 / name, home / "model" / name)
+    small_bert(home / "model", minilm_l3)
     return extend(home / "model", into=home / "bundle", max_length=512, pattern="window(8) | global(1)")
 
 

@@ -17,7 +17,8 @@ from louver.bundle import Bundle
 from louver.compression import DistillOptions, distill
 from louver.encoders import FAMILIES, plug, read_bundle
 from louver.encoders.adapters import KINDS, Adapted, AdapterOptions
-from louver.errors import BundleError
+from louver.encoders.words import masked_model
+from louver.errors import BundleError, ModelError, OptionError
 from louver.export import export
 from louver.tasks import Columns, Splits, make_splits, read_examples
 from louver.training import TrainingOptions, attach, finetune
@@ -144,3 +145,22 @@ def test_another_encoder_is_refused(made: dict[str, Bundle], long_bundle: Bundle
         attach(long_bundle, tmp_path, into=tmp_path / "b")
     assert json.loads((small / "louver_adapter.json").read_text("utf8"))["card"]["labels"] == ["blue", "green", "red"]
     assert load_file(small / "head.safetensors")["bias"].shape == (3,)
+
+
+@pytest.mark.parametrize("kind", ["bottleneck", "prompt"])
+def test_a_second_one_of_its_kind_is_refused(kind: str, made: dict[str, Bundle], data: Splits, tmp_path: Path) -> None:
+    adapter = AdapterOptions.model_validate({"kind": kind})
+    with pytest.raises(OptionError, match=f"has a {kind} adapter already; take another kind, or an earlier bundle"):
+        finetune(made[kind], data, into=tmp_path / "b", adapter=adapter, progress=False)
+
+
+def test_what_adapters_do_not_go_with(
+    made: dict[str, Bundle], fresh_bundle: Bundle, data: Splits, tmp_path: Path
+) -> None:
+    options = TrainingOptions(sharding="fsdp")
+    with pytest.raises(OptionError, match="an adapter wants every process to hold all weights; leave sharding 'fsdp'"):
+        finetune(fresh_bundle, data, into=tmp_path / "b", options=options, adapter=AdapterOptions(), progress=False)
+    with pytest.raises(ModelError, match="has a bottleneck adapter, which no word head knows; give the bundle"):
+        masked_model(made["bottleneck"])
+    with pytest.raises(OptionError, match="unknown pooling 'none'; expected one of: cls, mean"):
+        finetune(fresh_bundle, data, into=tmp_path / "b", pooling="none", progress=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
-from tests.conftest import colour_rows, write_jsonl
+from tests.conftest import colour_rows, small_bert, write_jsonl
 
 from louver.encoders import extend
 from louver.errors import MissingExtraError, OptionError
@@ -34,20 +32,8 @@ def louver(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def home(tmp_path_factory: pytest.TempPathFactory, minilm_l3: Path) -> Path:
     """An encoder without dropout: each process would draw its own."""
     directory = tmp_path_factory.mktemp("processes")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=30522,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(directory / "model")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(minilm_l3 / name, directory / "model" / name)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    small_bert(directory / "model", minilm_l3, hidden_size=32, intermediate_size=64, **still)
     extend(directory / "model", into=directory / "base", max_length=256, pattern="window(8) | global(1)")
     # 80 rows to fine-tune on and 108 to pretrain on, so that batches come out even: accelerate fills up the last one
     parts = ["train"] * 80 + ["validation"] * 17 + ["test"] * 17

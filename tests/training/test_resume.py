@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from safetensors.torch import load_file
-from tests.conftest import colour_rows
+from tests.conftest import colour_rows, write_jsonl
 
 from louver.bundle import Bundle
 from louver.errors import MissingExtraError, TrainingError
@@ -55,13 +54,17 @@ def train(kind: str, source: Bundle, colours: Path, into: Path, **options: Any) 
         data = make_splits(read_examples(colours, Columns()))
         return finetune(source, data, into=into, options=TrainingOptions(**{"probe": False, **shared}), progress=False)
     texts = [row["text"] for row in colour_rows(120)]
+    if kind == "domain":
+        data, others = make_splits(read_examples(colours, Columns())), [f"south {text}" for text in texts]
+        chosen = TrainingOptions(**{"probe": False, **shared})
+        return finetune(source, data, into=into, options=chosen, domain=others, progress=False)
     if kind == "contrast":
         rows = [Similar((text,)) for text in dict.fromkeys(texts)]
         return contrast(source, rows, into=into, options=ContrastOptions(**shared), progress=False)
     return pretrain(source, texts, into=into, options=PretrainingOptions(**shared, packing=False), progress=False)
 
 
-@pytest.mark.parametrize("kind", ["finetune", "pretrain", "contrast"])
+@pytest.mark.parametrize("kind", ["finetune", "domain", "pretrain", "contrast"])
 @pytest.mark.parametrize("where", ["between epochs", "within an epoch"])
 def test_resumed_equals_uninterrupted(
     kind: str, where: str, fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -99,6 +102,20 @@ def test_other_settings_do_not_go_on_from_it(
         train("finetune", fresh_bundle, colours, tmp_path / "b", learning_rate=1e-3)
 
 
+def test_other_labels_are_other_data(
+    fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        kill_after(11, patch)
+        with pytest.raises(Killed):
+            train("finetune", fresh_bundle, colours, tmp_path / "b")
+    rows = [json.loads(line) for line in colours.read_text("utf8").splitlines()]
+    turned = [{**row, "label": {"red": "blue", "blue": "red"}.get(row["label"], "green")} for row in rows]
+    other = write_jsonl(tmp_path / "other.jsonl", turned)
+    with pytest.raises(TrainingError, match="holds an interrupted training with other settings, data or versions"):
+        train("finetune", fresh_bundle, other, tmp_path / "b")
+
+
 def test_a_training_that_cannot_go_on_leaves_nothing(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step"):
         train("finetune", fresh_bundle, colours, tmp_path / "b", learning_rate=1e30, head_learning_rate=1e30, warmup=0)
@@ -121,4 +138,3 @@ def test_curves_stand_in_the_history(fresh_bundle: Bundle, colours: Path, tmp_pa
     assert len(curves["loss"]) == len(curves["gradient_norm"]) == 24
     assert list(curves["gradient_by_part"]) == ["embeddings", "layer 0", "layer 1", "head"]
     assert json.loads(made.card.model_dump_json())
-    assert transformers.trainer_utils.get_last_checkpoint(str(tmp_path)) is None

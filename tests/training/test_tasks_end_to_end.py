@@ -97,7 +97,9 @@ def test_exported_spans_equal_torch_at_every_length(tagger: tuple[Bundle, Splits
         alone = [there.logits([text])[0] for text in texts]
         for a, b in zip(alone, there.logits(texts), strict=True):
             assert np.abs(a.windows[0] - b.windows[0]).max() < 1e-4
-        assert here.predict(texts)[3].spans == there.predict(texts)[3].spans or len(here.predict(texts)[3].spans or ())
+        found, expected = ([span[:4] for span in one.predict(texts)[3].spans or ()] for one in (there, here))
+    assert len(expected) > 100
+    assert found == expected
     dense = Baseline(bundle, "dense", max_length=512).logits(texts[:2])
     assert all(isinstance(one, TokenLogits) for one in dense)
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from louver.bundle import Bundle
+from louver.bundle import Bundle, Card
 from louver.encoders.adapters import add_bottlenecks
 from louver.encoders.load import load, load_plain, quiet
 from louver.encoders.plug import plug
@@ -128,6 +128,23 @@ def segments(input_ids: Tensor, attention_mask: Tensor, separator: int) -> Tenso
     """
     ends = (input_ids == separator).to(torch.long)
     return ((ends.cumsum(1) - ends) > 0).to(torch.long) * attention_mask
+
+
+def encoder_of(bundle: Bundle) -> PreTrainedModel:
+    """Return a bundle's encoder, a head of the checkpoint's own left behind."""
+    encoder = read_bundle(bundle).encoder
+    return encoder.base_model if bundle.card.pooling == "own" else encoder
+
+
+def pooling_of(card: Card, wanted: Pooling | None = None) -> Pooling:
+    """Return how token states become one vector: as wanted, as the card says, or the mean where it says nothing of it.
+
+    Raises:
+        OptionError: if another pooling than "cls" or "mean" is wanted.
+    """
+    if wanted not in (None, "cls", "mean"):
+        raise OptionError(unknown("pooling", wanted, ["cls", "mean"]))
+    return wanted or ("mean" if card.pooling in ("own", "none") else card.pooling)
 
 
 def _dropout_of(encoder: PreTrainedModel) -> float:

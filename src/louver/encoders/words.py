@@ -46,8 +46,10 @@ def masked_model(bundle: Bundle, *, new_head: bool = False) -> PreTrainedModel:
         new_head: let a head that is missing begin with random weights.
 
     Raises:
-        ModelError: if the head is missing.
+        ModelError: if the head is missing, or the encoder has a bottleneck adapter.
     """
+    if bundle.card.bottleneck:
+        raise ModelError(f"{bundle.path} has a bottleneck adapter, which no word head knows; give the bundle before it")
     model, _ = load_plain(bundle.path, architecture="AutoModelForMaskedLM", new_head=new_head)
     return plug(model, bundle.card.pattern, override=getattr(model.config, "louver_override", False))
 

@@ -87,16 +87,15 @@ _TYPES = {"nr": "person", "ns": "place", "nt": "organisation"}
 
 def _people_s_daily(line: str) -> Row:
     """Join a line's words to raw text; family and given name, two words there, are one person."""
-    text, spans, before = "", list[list[Any]](), ""
+    text, spans, family = "", list[list[Any]](), False
     for item in line.split():
         word, _, part = item.rpartition("/")
-        if part in _TYPES:
-            if part == before == "nr" and len(word) + spans[-1][1] - spans[-1][0] <= 4:
-                spans[-1][1] += len(word)
-            else:
-                spans.append([len(text), len(text) + len(word), _TYPES[part]])
-        # only one name in two words: a third one begins another person
-        before = "" if part == before else part
+        given = family and part == "nr" and len(word) + spans[-1][1] - spans[-1][0] <= 4
+        if given:
+            spans[-1][1] += len(word)
+        elif part in _TYPES:
+            spans.append([len(text), len(text) + len(word), _TYPES[part]])
+        family = part == "nr" and not given  # a third word begins another person
         text += word
     return {"text": text, "spans": spans}
 

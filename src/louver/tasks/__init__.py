@@ -6,10 +6,11 @@ need_extra("train", "torch", "sklearn")
 
 from louver.tasks.answer import Answering
 from louver.tasks.classify import Classification
-from louver.tasks.data import Columns, Example, Splits, make_splits, read_examples
+from louver.tasks.data import Columns, Example, read_examples
 from louver.tasks.features import Features, collate
 from louver.tasks.metrics import METRICS, metric
 from louver.tasks.named import learn, task_of
+from louver.tasks.splits import Splits, make_splits
 from louver.tasks.tag import Tagging
 from louver.tasks.task import TASKS, Batch, Feature, Task, tuned
 

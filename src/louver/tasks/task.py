@@ -8,7 +8,6 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from torch import Tensor
 
-from louver.decode import Output
 from louver.tasks.data import Example
 from louver.tasks.metrics import Metric
 
@@ -95,6 +94,3 @@ class Task(Protocol):
 def tuned(task: Task, score: Metric, answers: np.ndarray, targets: np.ndarray) -> float:
     """Score answers at the thresholds that are best for them."""
     return score(targets, task.decisions(answers, task.tune_thresholds(answers, targets, score)))
-
-
-__all__ = ["TASKS", "Batch", "Feature", "Output", "Task", "TaskName", "tuned"]

@@ -40,6 +40,7 @@ class Tokenizer:
         pad_id: id of padding.
         mask_id: id that hides a token, or None.
         middle: special ids between two texts.
+        prompted: whether a soft prompt is part of `prefix`.
         cleaning: what is done to every text first, one of `CLEANINGS`.
         separator: the id after which a model wants segment 1 of a pair (BERT's [SEP]); None where it knows none.
     """
@@ -52,6 +53,7 @@ class Tokenizer:
     middle: tuple[int, ...] = ()
     separator: int | None = None
     cleaning: str = "none"
+    prompted: bool = False
 
     @classmethod
     def open(cls, directory: str | Path) -> Tokenizer:
@@ -75,9 +77,9 @@ class Tokenizer:
         directory = Path(directory)
         mask_id = _named(core, directory, "mask_token", "[MASK]", "<mask>")
         config = _config(directory)
-        prefix += tuple(config.get(SOFT_PROMPT, ()))
-        cleaning = config.get(CLEANING, "none")
-        return cls(core, prefix, suffix, _pad_id(core, directory), mask_id, middle, separator, cleaning)
+        prompt = tuple(config.get(SOFT_PROMPT, ()))
+        pad_id, cleaning = _pad_id(core, directory), config.get(CLEANING, "none")
+        return cls(core, prefix + prompt, suffix, pad_id, mask_id, middle, separator, cleaning, bool(prompt))
 
     @property
     def specials(self) -> int:

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from louver.bundle import Bundle, Card, Record, check_target
 from louver.encoders.adapters import Adapted, AdapterOptions, read_description, write_description
-from louver.encoders.pooling import HEAD, Reader, read_bundle, separator_of
-from louver.errors import BundleError
+from louver.encoders.pooling import HEAD, Reader, encoder_of, separator_of
+from louver.errors import BundleError, OptionError
 from louver.tasks import Features, task_of
 from louver.text import Tokenizer
 from louver.text.tokenizer import CONFIG, SOFT_PROMPT
@@ -35,11 +35,17 @@ class Adapting:
     Args:
         reader: its encoder is frozen, and gets new weights.
         options: which ones.
-        base: digest of the bundle that the encoder is of.
+        source: the bundle that the encoder is of.
+
+    Raises:
+        OptionError: if the bundle has a soft prompt or a bottleneck already, and another one is wanted.
     """
 
-    def __init__(self, reader: Reader, options: AdapterOptions, base: str) -> None:
-        self.reader, self.options, self.base = reader, options, base
+    def __init__(self, reader: Reader, options: AdapterOptions, source: Bundle) -> None:
+        there = "bottleneck" if source.card.bottleneck else "prompt" if Tokenizer.open(source.path).prompted else ""
+        if options.kind == there:
+            raise OptionError(f"{source.path} has a {there} adapter already; take another kind, or an earlier bundle")
+        self.reader, self.options, self.base = reader, options, source.digest
         self.whole = sum(p.numel() for p in reader.parameters())
         self.adapted = Adapted(reader.encoder, options)
         self._scratch = tempfile.TemporaryDirectory(prefix="louver-adapter-")
@@ -128,8 +134,7 @@ def _attached(source: Bundle, adapter: Path) -> tuple[Reader, Adapted, Card]:
             "give the one that it was trained on"
         )
     card = source.card.model_copy(update=about)
-    old = read_bundle(source)
-    encoder = old.encoder if source.card.pooling != "own" else old.encoder.base_model
+    encoder = encoder_of(source)
     adapted = Adapted(encoder, options, trained=adapter)
     outputs = 0 if card.task == "embed" else task_of(card).outputs
     separator = separator_of(source.path, encoder) if card.inputs == "pair" else None

@@ -20,8 +20,9 @@ from louver.tasks import Batch, Classification, Splits, collate, metric
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
 from louver.training.masked import MaskedWords
-from louver.training.options import Schedule
+from louver.training.options import Schedule, tokens_to_read
 from louver.training.resume import fingerprint, places
+from louver.training.sharded import whole
 from louver.training.written import embedding_card, write_reader
 from louver.versions import versions
 
@@ -54,7 +55,7 @@ def cloze(
 
     Raises:
         DataError: if a label has no words.
-        OptionError: if the template cannot be used.
+        OptionError: if the template cannot be used, or more tokens are asked for than the bundle reads.
     """
     began = time.perf_counter()
     check_target(into, replace=replace)
@@ -68,7 +69,8 @@ def cloze(
         raise DataError(f"label {missing[0]!r} has no words in the template; give it some")
     torch.manual_seed(options.seed)
     pupil = MaskedWords(words.model).to("cuda" if torch.cuda.is_available() else "cpu")
-    length = options.max_length or source.card.max_length
+    length = tokens_to_read(options, source)
+    whole(options, "a cloze")
     targets = task.targets(data.train)
     texts = asked.rows([e.text for e in data.train], length)
     rows = [{"input_ids": ids, "labels": label} for ids, label in zip(texts, targets, strict=True)]
@@ -88,7 +90,7 @@ def cloze(
         "parent": source.digest,
         "options": options.model_dump(mode="json"),
         "template": [template.pattern, dict(template.words)],
-        "data": fingerprint(texts),
+        "data": fingerprint(rows),
     }
     with places(into, key) as where:
         result = fit(

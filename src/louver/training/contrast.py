@@ -10,14 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from louver.bundle import Bundle, Record, check_target
-from louver.encoders.pooling import Pooling, Reader, read_bundle
-from louver.errors import DataError, OptionError, need_extra
+from louver.encoders.pooling import Pooling, Reader, encoder_of
+from louver.errors import DataError, need_extra
 from louver.measure.similarity import cosines
 from louver.tasks import Batch, Feature
 from louver.tasks.metrics import spearman
@@ -26,7 +27,7 @@ from louver.text import Tokenizer, Truncation, inputs, rectangle
 from louver.training import diagnosis
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
-from louver.training.options import ContrastOptions
+from louver.training.options import ContrastOptions, tokens_to_read
 from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader
 from louver.versions import versions
@@ -74,15 +75,10 @@ def contrast(
     check_similar(rows)
     if validation is not None and any(row.score is None for row in validation):
         raise DataError("validation needs scored pairs; give their scores, or leave it out")
-    length = options.max_length or source.card.max_length
-    if length > source.card.max_length:
-        raise OptionError(
-            f"{source.path} reads {source.card.max_length} tokens, got max_length={length}; extend it first"
-        )
+    length = tokens_to_read(options, source)
     card = embedding_card(source.card, pooling)
     tokenizer = Tokenizer.open(source.path)
-    old = read_bundle(source)
-    reader = Reader(old.encoder if source.card.pooling != "own" else old.encoder.base_model, card.pooling)
+    reader = Reader(encoder_of(source), card.pooling)
     reader.to("cuda" if torch.cuda.is_available() else "cpu")
     train, held_out = (list(rows), list[Similar]()) if validation is not None else _split(rows, options)
     features = _features(train, tokenizer, card.prompt, length)
@@ -100,15 +96,16 @@ def contrast(
         "parent": source.digest,
         "options": options.model_dump(mode="json"),
         "pooling": card.pooling,
-        "data": fingerprint(ids for feature in features for ids in feature["texts"]),
+        "data": fingerprint(features),
     }
     with places(into, key) as where:
         result = fit(
             reader, objective, features, judge, options, collator=join, places=where, progress=progress, say=say
         )
     findings = diagnosis.of_curves(result.log, result.history)
+    reading: Any = {"max_length": length, "truncation": Truncation.HEAD, "prompt": card.prompt}
     some = list(dict.fromkeys(row.texts[0] for row in rows))[:64]
-    pieces = [one.pieces[0] for one in inputs(tokenizer, some, max_length=length, truncation=Truncation.HEAD)]
+    pieces = [one.pieces[0] for one in inputs(tokenizer, some, **reading)]
     findings += diagnosis.of_vectors(_embed(reader, pieces, tokenizer.pad_id))
     for finding in findings:
         say(f"found: {finding}")

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from louver.encoders.pooling import Reader
-from louver.errors import DataError, OptionError
+from louver.errors import OptionError
 from louver.tasks import Batch, Classification, Example, Feature, Features, Task
 from louver.training.learner import Objective
 from louver.training.lesson import Lesson
+from louver.training.options import tokens_to_read
 
 
 class _Reversed(torch.autograd.Function):
@@ -43,28 +44,26 @@ class Domains:
         weight: of the second head's loss, when it has risen (Ganin et al. 2016, section 5.2.2).
 
     Raises:
-        OptionError: if the task answers for tokens.
-        DataError: if there is no text.
+        OptionError: if the task answers for tokens, or reads pairs.
     """
 
     def __init__(self, lesson: Lesson, texts: Sequence[str], weight: float) -> None:
-        if not isinstance(lesson.task, Classification):
-            raise OptionError("texts of another domain serve classifications; leave them out for spans and answers")
-        if not texts:
-            raise DataError("there are no texts of the other domain; give some, or leave them out")
+        if not isinstance(lesson.task, Classification) or lesson.card.inputs == "pair":
+            raise OptionError("texts of another domain serve labels of single texts; leave them out for other tasks")
         self.lesson, self.weight = lesson, weight
         rng = np.random.default_rng(lesson.options.seed)
         own = lesson.train.rows
         chosen = rng.choice(len(texts), min(len(texts), len(own)), replace=False)
         examples = [Example(texts[i], lesson.data.train[0].label) for i in chosen]
-        length = lesson.options.max_length or lesson.card.max_length
+        length = tokens_to_read(lesson.options, lesson.source)
         other = Features.of(examples, lesson.task, lesson.tokenizer, lesson.card, max_length=length, truncation="head")
         rows: list[Feature] = [{**row, "domain": 0} for row in own] + [{**row, "domain": 1} for row in other.rows]
         self.rows = replace(lesson.train, rows=rows)
         torch.manual_seed(lesson.options.seed)
         width = int(lesson.reader.encoder.config.hidden_size)
         self.head = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 2)).to(lesson.reader.encoder.device)
-        self.steps, self.seen = max(1, lesson.options.epochs * len(rows) // lesson.options.batch_size), 0
+        self.head.register_buffer("seen", torch.zeros(()))  # in checkpoints, so that a resumed run knows how far it is
+        self.steps = max(1, lesson.options.epochs * len(rows) // lesson.options.batch_size)
 
     def objective(self, task: Task, weights: Tensor | None) -> Objective:
         """Return the loss of the labels, where there are some, and of the turned-round second head."""
@@ -74,8 +73,9 @@ class Domains:
             pooled = reader.pooled(ids, mask).float()
             assert reader.head is not None
             logits = reader.head(reader.dropout(pooled))
-            strength = 2 / (1 + math.exp(-10 * min(1.0, self.seen / self.steps))) - 1
-            self.seen += reader.training
+            seen = self.head.get_buffer("seen")
+            strength = 2 / (1 + math.exp(-10 * min(1.0, float(seen) / self.steps))) - 1
+            seen += reader.training
             kinds = F.cross_entropy(self.head(_Reversed.apply(pooled, strength)), domain)  # type: ignore[no-untyped-call]
             labelled = domain == 0
             if not labelled.any():

@@ -10,7 +10,7 @@ from torch import Tensor, manual_seed
 
 from louver.bundle import Bundle, check_target
 from louver.encoders.adapters import LEARNING_RATES, AdapterOptions
-from louver.encoders.pooling import Pooling, Reader, read_bundle, separator_of
+from louver.encoders.pooling import Pooling, Reader, encoder_of, pooling_of, separator_of
 from louver.errors import OptionError
 from louver.tasks import Batch, Splits, Task, learn
 from louver.training.adapting import Adapting
@@ -18,6 +18,7 @@ from louver.training.domain import Domains
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions
+from louver.training.sharded import whole
 
 
 def finetune(
@@ -64,12 +65,15 @@ def finetune(
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     learned = learn(task, data.train)
     options = _fitting(options or TrainingOptions(), learned, adapter)
-    chosen = pooling or ("mean" if source.card.pooling in ("own", "none") else source.card.pooling)
+    chosen = pooling_of(source.card, pooling)
     if learned.per_token:
         chosen = "none"
     card = source.card.model_copy(update={"pooling": chosen})
     reader = _with_new_head(source, chosen, learned.outputs, options.seed, paired=bool(data.train[0].pair))
-    adapting = None if adapter is None else Adapting(reader, adapter, source.digest)
+    adapting = None
+    if adapter is not None:
+        whole(options, "an adapter")
+        adapting = Adapting(reader, adapter, source)
     lesson = Lesson.prepare(source, reader, card, learned, data, options, metric_name, adapting)
     probed = lesson.probe()
     weights = lesson.class_weights()
@@ -101,7 +105,6 @@ def _fitting(options: TrainingOptions, task: Task, adapter: AdapterOptions | Non
 
 def _with_new_head(source: Bundle, pooling: Pooling, outputs: int, seed: int, *, paired: bool) -> Reader:
     """Take a bundle's encoder and put a new head on it."""
-    old = read_bundle(source)
-    encoder = old.encoder if source.card.pooling != "own" else old.encoder.base_model
+    encoder = encoder_of(source)
     manual_seed(seed)
     return Reader(encoder, pooling, outputs, separator=separator_of(source.path, encoder) if paired else None)

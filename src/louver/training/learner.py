@@ -32,7 +32,6 @@ class Learner(nn.Module):
 
     Attributes:
         batches: seen in training.
-        losses: of these batches.
         tokens: real ones and all, over these batches.
     """
 
@@ -49,7 +48,6 @@ class Learner(nn.Module):
         self.objective = objective
         self.options = options
         self.batches = 0
-        self.losses: list[float] = []
         self.tokens = [0, 0]
         self._originals = _shared(self)
         self._keys_to_ignore_on_save = list(self._originals)  # the Trainer reads this, and ties weights after loading
@@ -72,13 +70,12 @@ class Learner(nn.Module):
             loss = with_adversary(table, loss, lambda: self.objective(self.reader, batch)[0], size=size, steps=steps)
         if self.training:
             self.batches += 1
-            self.losses.append(loss.item())
             self.tokens[0] += int(batch["attention_mask"].sum())
             self.tokens[1] += batch["attention_mask"].numel()
-            if not math.isfinite(self.losses[-1]):
+            if not torch.isfinite(loss):
                 step, where = math.ceil(self.batches / self.options.accumulation), self._first_without_numbers(batch)
                 raise TrainingError(
-                    f"loss is {self.losses[-1]} at step {step} ({where}); training stopped and wrote nothing. "
+                    f"loss is {loss.item()} at step {step} ({where}); training stopped and wrote nothing. "
                     "Lower the learning rate, or look for broken rows"
                 )
         return {"loss": loss, "logits": logits}

@@ -24,7 +24,7 @@ from louver.training.diagnosis import Finding
 from louver.training.fit import Fit, Say, fit
 from louver.training.judgement import Judgement
 from louver.training.learner import Objective
-from louver.training.options import TrainingOptions
+from louver.training.options import TrainingOptions, tokens_to_read
 from louver.training.probe import Probe, probe
 from louver.training.processes import is_first, wait
 from louver.training.resume import fingerprint, places
@@ -88,10 +88,7 @@ class Lesson:
             DataError: if a label of validation is unknown.
         """
         name, scorer = metric(task.kind, metric_name)
-        if options.max_length is not None and options.max_length > card.max_length:
-            raise OptionError(
-                f"{source.path} reads {card.max_length} tokens, got max_length={options.max_length}; extend it first"
-            )
+        length = tokens_to_read(options, source)
         if options.gradient_checkpointing and not reader.encoder.supports_gradient_checkpointing:
             family = reader.encoder.config.model_type
             raise OptionError(
@@ -111,7 +108,6 @@ class Lesson:
             tokenizer, card = adapting.reads(tokenizer), adapting.of_card(card)
         truth = task.targets(data.validation)
         rule = cutting(options.truncation)
-        length = options.max_length or card.max_length
         train = Features.of(data.train, task, tokenizer, card, max_length=length, truncation=rule)
         validation = Features.of(data.validation, task, tokenizer, card, max_length=card.max_length, truncation=rule)
         reader.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -174,7 +170,7 @@ class Lesson:
             "task": [self.task.name, self.task.labels, self.metric],
             "options": self.options.model_dump(mode="json"),
             "adapter": None if self.adapting is None else self.adapting.options.model_dump(mode="json"),
-            "data": fingerprint(row["input_ids"] for part in (train, self.validation) for row in part.rows),
+            "data": fingerprint([train.rows, self.validation.rows]),
         }
         with places(into, key) as where:
             return fit(

@@ -6,6 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from louver.bundle import Bundle
+from louver.errors import OptionError
+
 
 class Schedule(BaseModel):
     """What every training has; defaults are those of the BERT papers and of the articles."""
@@ -109,3 +112,15 @@ class PretrainingOptions(Schedule):
     then one pair."""
     validation: float = Field(0.05, gt=0, lt=1)
     """Share of the texts that is held out."""
+
+
+def tokens_to_read(options: Schedule, source: Bundle) -> int:
+    """Return the tokens of a text that training reads.
+
+    Raises:
+        OptionError: if more are asked for than the bundle reads.
+    """
+    most = source.card.max_length
+    if options.max_length is not None and options.max_length > most:
+        raise OptionError(f"{source.path} reads {most} tokens, got max_length={options.max_length}; extend it first")
+    return options.max_length or most

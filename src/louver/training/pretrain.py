@@ -24,7 +24,7 @@ from louver.encoders import positions
 from louver.encoders.plug import base_of
 from louver.encoders.pooling import Reader, separator_of
 from louver.encoders.words import masked_model
-from louver.errors import DataError, OptionError
+from louver.errors import DataError
 from louver.tasks import Batch
 from louver.text import Tokenizer
 from louver.text.masking import Masking
@@ -35,7 +35,7 @@ from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
 from louver.training.learner import Objective
 from louver.training.masked import MaskedWords
-from louver.training.options import PretrainingOptions
+from louver.training.options import PretrainingOptions, tokens_to_read
 from louver.training.processes import mean_over_all
 from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader
@@ -78,11 +78,7 @@ def pretrain(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     options = options or PretrainingOptions()
-    room = options.max_length or source.card.max_length
-    if room > source.card.max_length:
-        raise OptionError(
-            f"{source.path} reads {source.card.max_length} tokens, got max_length={room}; extend it first"
-        )
+    room = tokens_to_read(options, source)
     tokenizer = Tokenizer.open(source.path)
     masking = Masking(options.share, options.unit, options.masked, options.replaced)
     torch.manual_seed(options.seed)

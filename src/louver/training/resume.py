@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +25,23 @@ from louver.versions import versions
 _KEY = "key.json"
 
 
-def fingerprint(rows: Iterable[np.ndarray]) -> str:
-    """Return a hash of token ids."""
+def fingerprint(data: Any) -> str:
+    """Return a hash of all that is learned from: arrays and numbers, in lists and dictionaries of any depth."""
     digest = hashlib.sha256()
-    for row in rows:
-        digest.update(np.ascontiguousarray(row).tobytes())
+
+    def add(part: Any) -> None:
+        if isinstance(part, dict):
+            for name in sorted(part):
+                digest.update(name.encode())
+                add(part[name])
+        elif isinstance(part, list):
+            for one in part:
+                add(one)
+        else:
+            digest.update(np.ascontiguousarray(part).tobytes())
         digest.update(b"|")
+
+    add(data)
     return digest.hexdigest()
 
 

@@ -41,6 +41,16 @@ def settings(options: Schedule, reader: Reader | MaskedWords) -> dict[str, Any]:
     return {"deepspeed": {"zero_optimization": zero, **dict.fromkeys(automatic, "auto"), "bf16": {"enabled": "auto"}}}
 
 
+def whole(options: Schedule, what: str) -> None:
+    """Refuse shared weights for what has hold of an encoder beside the trainer.
+
+    Raises:
+        OptionError: if weights are to be shared.
+    """
+    if options.sharding != "none":
+        raise OptionError(f"{what} wants every process to hold all weights; leave sharding {options.sharding!r} out")
+
+
 class Whole(Generic[Pupil]):
     """A copy of what learns, whole in the first process, while the others hold shares.
 

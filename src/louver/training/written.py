@@ -8,7 +8,7 @@ from pathlib import Path
 from louver.bundle import Bundle, Card, write_card, writing
 from louver.encoders.extend import golden
 from louver.encoders.load import quiet
-from louver.encoders.pooling import Pooling, Reader
+from louver.encoders.pooling import Pooling, Reader, pooling_of
 from louver.encoders.sentence import write_sentence_files
 from louver.text import Tokenizer
 from louver.training.processes import is_first, wait
@@ -20,8 +20,11 @@ def embedding_card(card: Card, pooling: Pooling | None = None) -> Card:
     Args:
         card: of any bundle.
         pooling: "cls" or "mean"; the card's own if None, or the mean where it has none.
+
+    Raises:
+        OptionError: if the pooling is another one.
     """
-    chosen = pooling or ("mean" if card.pooling in ("own", "none") else card.pooling)
+    chosen = pooling_of(card, pooling)
     update: dict[str, object] = {
         "task": "embed",
         "kind": None,
