@@ -14,7 +14,7 @@ from louver.encoders.words import Cloze, Template, Words
 from louver.errors import DataError, ModelError, OptionError, TextError
 from louver.tasks import Columns, Splits, make_splits, read_examples
 from louver.training import PretrainingOptions, cloze, pretrain
-from louver.training.options import Schedule
+from louver.training.options import ClozeOptions
 
 COLOURS = {"red": ["red"], "blue": ["blue"], "green": ["green"]}
 
@@ -58,7 +58,7 @@ def test_a_label_is_its_words_mean_logit(words: Words) -> None:
 
 
 def test_few_examples_teach_the_words(words: Words, few: Splits, tmp_path: Path) -> None:
-    options = Schedule(epochs=8, learning_rate=3e-3, patience=8)
+    options = ClozeOptions(epochs=8, learning_rate=3e-3, patience=8)
     template = Template("{text} it is [MASK].", COLOURS)
     made = cloze(words.bundle, few, template, into=tmp_path / "b", options=options, progress=False)
     numbers = made.card.history[-1].numbers

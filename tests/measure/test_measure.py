@@ -12,7 +12,7 @@ from louver.errors import OptionError
 from louver.measure.baselines import Baseline
 from louver.measure.evaluate import agreement, evaluate
 from louver.measure.intervals import Score, difference, judge, relative_drop, score
-from louver.measure.machine import describe
+from louver.measure.machine import describe, has_fast_bf16
 from louver.measure.speed import peaks_of_memory, race, text_of_length
 from louver.tasks import Columns, Example, read_examples
 from louver.tasks.metrics import accuracy
@@ -58,6 +58,14 @@ def test_machine() -> None:
     found = describe()
     assert found["cores"] >= 1
     assert found["gemm_gflops"] > 0
+
+
+@pytest.mark.parametrize(("flags", "fast"), [({"avx512f", "avx512_bf16"}, False), ({"avx512_bf16", "amx_bf16"}, True)])
+def test_bf16_counts_where_it_is_faster(flags: set[str], fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVX-512's bf16 products take longer than float32's; AMX's do not."""
+    monkeypatch.setattr("louver.measure.machine.cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert has_fast_bf16() == fast
 
 
 def test_evaluation_reads_the_card(tuned: Bundle, exported: Bundle, long_bundle: Bundle, colours: Path) -> None:

@@ -22,6 +22,7 @@ from louver.tasks import Classification, Columns, Example, Features, Splits, col
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
 from louver.training.learner import Learner
+from louver.training.options import suited
 from louver.training.probe import probe
 
 QUICK: dict[str, Any] = {"learning_rate": 1e-3, "max_length": 64, "batch_size": 16}
@@ -241,6 +242,26 @@ def test_class_weights_reach_the_probe(long_bundle: Bundle, tmp_path: Path) -> N
 def test_refusals(long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="reads 2048 tokens, got max_length=9999; extend it first"):
         finetune(long_bundle, splits(colours), into=tmp_path / "b", options=TrainingOptions(max_length=9999))
+
+
+def test_half_precision_wants_a_gpu(
+    long_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(OptionError, match="precision fp16 is for GPUs; take float32 or bf16"):
+        finetune(long_bundle, splits(colours), into=tmp_path / "b", options=TrainingOptions(precision="fp16"))
+
+
+def test_sparse_patterns_learn_slower_unless_told(long_bundle: Bundle) -> None:
+    """Where the pattern leaves pairs out; the checkpoint's own length is attended in full."""
+    default, short = TrainingOptions(), TrainingOptions(max_length=64)
+    found = suited(default, long_bundle)
+    assert (found.learning_rate, found.warmup) == (0.75 * default.learning_rate, 1.5 * default.warmup)
+    assert suited(short, long_bundle) == short
+    told = TrainingOptions(learning_rate=1e-4)
+    assert (suited(told, long_bundle).learning_rate, suited(told, long_bundle).warmup) == (1e-4, found.warmup)
+    without = TrainingOptions(sparse_advice=False)
+    assert suited(without, long_bundle) == without
 
 
 def test_a_family_without_checkpointing_says_so_before_any_work(

@@ -187,12 +187,12 @@ def cloze(
     """Answer labels by the word that fills a template: without examples, and with few."""
     from louver.training import Template
     from louver.training import cloze as train
-    from louver.training.options import Schedule
+    from louver.training.options import ClozeOptions
 
     pairs = [part.partition("=") for part in words.split()]
     if not pairs or not all(label and said for label, _, said in pairs):
         raise OptionError(f'--words wants label=word,word for each label, got {words!r}; write "good=great bad=poor"')
     said = {label: [word for word in found.split(",") if word] for label, _, found in pairs}
-    options = Schedule(**{"learning_rate": 1e-4, "seed": rows.seed, **schedule})
+    options = ClozeOptions(seed=rows.seed, **schedule)
     shared: dict[str, Any] = {"progress": sys.stderr.isatty(), "say": say}
     done(train(bundle, rows.splits(data), Template(template, said), into=into, options=options, **shared), json_file)

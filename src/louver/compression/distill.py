@@ -20,7 +20,7 @@ from louver.errors import OptionError
 from louver.tasks import Batch, Classification, Splits
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
-from louver.training.options import TrainingOptions
+from louver.training.options import TrainingOptions, suited
 
 
 class DistillOptions(TrainingOptions):
@@ -70,6 +70,7 @@ def distill(
         raise OptionError("distill needs at least one epoch, got epochs=0: a head alone learns nothing from a teacher")
     if "truncation" not in options.model_fields_set:
         options = options.model_copy(update={"truncation": source.card.truncation})
+    options = suited(options, source)
     task = Classification(source.card.kind, tuple(source.card.labels))
     teacher_reader = read_bundle(source)
     chosen = choose_layers(options.layers, int(teacher_reader.encoder.config.num_hidden_layers))

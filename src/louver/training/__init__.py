@@ -10,11 +10,12 @@ from louver.training.adapting import attach
 from louver.training.cloze import cloze
 from louver.training.contrast import contrast
 from louver.training.finetune import finetune
-from louver.training.options import ContrastOptions, PretrainingOptions, TrainingOptions
+from louver.training.options import ClozeOptions, ContrastOptions, PretrainingOptions, TrainingOptions
 from louver.training.pretrain import pretrain
 
 __all__ = [
     "AdapterOptions",
+    "ClozeOptions",
     "ContrastOptions",
     "PretrainingOptions",
     "Template",

@@ -20,7 +20,7 @@ from louver.tasks import Batch, Classification, Splits, collate, metric
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
 from louver.training.masked import MaskedWords
-from louver.training.options import Schedule, tokens_to_read
+from louver.training.options import ClozeOptions, suited, tokens_to_read
 from louver.training.resume import fingerprint, places
 from louver.training.sharded import whole
 from louver.training.written import embedding_card, write_reader
@@ -33,7 +33,7 @@ def cloze(
     template: Template,
     *,
     into: str | Path,
-    options: Schedule | None = None,
+    options: ClozeOptions | None = None,
     progress: bool = True,
     say: Say = lambda _: None,
     replace: bool = False,
@@ -60,7 +60,7 @@ def cloze(
     began = time.perf_counter()
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    options = options or Schedule(learning_rate=1e-4)
+    options = suited(options or ClozeOptions(), source)
     words = Words(source)
     asked = Cloze(words, template)
     task = Classification("single", asked.labels)

@@ -27,7 +27,7 @@ from louver.text import Tokenizer, Truncation, inputs, rectangle
 from louver.training import diagnosis
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
-from louver.training.options import ContrastOptions, tokens_to_read
+from louver.training.options import ContrastOptions, suited, tokens_to_read
 from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader
 from louver.versions import versions
@@ -71,7 +71,7 @@ def contrast(
     began = time.perf_counter()
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    options = options or ContrastOptions()
+    options = suited(options or ContrastOptions(), source)
     check_similar(rows)
     if validation is not None and any(row.score is None for row in validation):
         raise DataError("validation needs scored pairs; give their scores, or leave it out")

@@ -17,7 +17,7 @@ from louver.training.adapting import Adapting
 from louver.training.domain import Domains
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
-from louver.training.options import TrainingOptions
+from louver.training.options import TrainingOptions, suited
 from louver.training.sharded import whole
 
 
@@ -64,7 +64,7 @@ def finetune(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     learned = learn(task, data.train)
-    options = _fitting(options or TrainingOptions(), learned, adapter)
+    options = _fitting(options or TrainingOptions(), learned, adapter, source)
     chosen = pooling_of(source.card, pooling)
     if learned.per_token:
         chosen = "none"
@@ -91,9 +91,11 @@ def finetune(
     return lesson.write(result, into, step="finetune", probe=probed, say=say, replace=replace)
 
 
-def _fitting(options: TrainingOptions, task: Task, adapter: AdapterOptions | None) -> TrainingOptions:
+def _fitting(options: TrainingOptions, task: Task, adapter: AdapterOptions | None, source: Bundle) -> TrainingOptions:
     """Give new weights, and a head that no probe begins, a learning rate of their own."""
-    if adapter is not None and "learning_rate" not in options.model_fields_set:
+    given = options.model_fields_set
+    options = suited(options, source)
+    if adapter is not None and "learning_rate" not in given:
         options = options.model_copy(update={"learning_rate": LEARNING_RATES[adapter.kind]})
     if not task.per_token:
         return options

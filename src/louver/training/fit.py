@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 
 from louver.encoders.plug import without_attention_dropout
 from louver.encoders.pooling import Reader
-from louver.measure.machine import has_bf16
+from louver.measure.machine import has_fast_bf16
 from louver.storage import storing
 from louver.tasks import Batch, Feature, collate
 from louver.training.judgement import Judgement
@@ -255,7 +255,7 @@ def _by_epoch(log: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 def _arguments(
     options: Schedule, home: Path, rows: int, *, resumable: bool, **sharding: Any
 ) -> transformers.TrainingArguments:
-    bf16 = options.precision == "bf16" or (options.precision == "auto" and has_bf16())
+    bf16 = options.precision == "bf16" or (options.precision == "auto" and has_fast_bf16())
     steps = options.epochs * -(-rows // (options.batch_size * options.accumulation * count()))
     on_cpus = not torch.cuda.is_available()
     return transformers.TrainingArguments(
@@ -269,6 +269,7 @@ def _arguments(
         max_grad_norm=options.max_gradient,
         activation_checkpointing=options.gradient_checkpointing,
         bf16=bf16,
+        fp16=options.precision == "fp16",
         use_cpu=on_cpus and (bf16 or count() > 1),  # the Trainer wants to hear that it is meant
         ddp_backend="gloo" if on_cpus and count() > 1 else None,
         ddp_find_unused_parameters=False,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from louver.bundle import Bundle
 from louver.errors import OptionError
+from louver.patterns import parse
+
+SPARSE_RATE, SPARSE_WARMUP = 0.75, 1.5
+"""What a sparse pattern is said to want of the learning rate and the warm-up of a dense one."""
 
 
 class Schedule(BaseModel):
@@ -31,8 +36,9 @@ class Schedule(BaseModel):
     """Norm to which larger gradients are clipped."""
     gradient_checkpointing: bool = False
     """Recompute states in the backward pass: less memory, about a third more time."""
-    precision: Literal["auto", "float32", "bf16"] = "auto"
-    """"auto" takes bf16 where the hardware multiplies it."""
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "auto"
+    """Of products; weights, sums and the softmax stay in float32. "auto" takes bf16 where it is faster: on GPUs that
+    have it, and on CPUs with AMX."""
     attention_dropout: bool = False
     """Keep the checkpoint's dropout on attention weights; without it the fused kernels can be used."""
     adversary: Literal["fgm", "pgd"] | None = None
@@ -45,6 +51,9 @@ class Schedule(BaseModel):
     FSDP, or DeepSpeed's ZeRO-3)."""
     drop_edges: float | None = Field(None, gt=0, lt=1)
     """Share of each layer's pairs that a batch keeps, drawn anew each time (Rong et al. 2020); None keeps all."""
+    sparse_advice: bool = True
+    """Under a sparse pattern, learn at three quarters of the default rate and warm up half as long again. What was
+    given stays as it was given."""
     checkpoint_minutes: float | None = Field(15.0, gt=0)
     """Keep what an interrupted run has also within an epoch, so often; None keeps it at the end of epochs alone."""
     report: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] | None = None
@@ -75,6 +84,12 @@ class TrainingOptions(Schedule):
         if not self.epochs and not self.probe:
             raise ValueError("epochs 0 without probe would leave a random head; leave probe on, or train an epoch")
         return self
+
+
+class ClozeOptions(Schedule):
+    """Settings of labels as words."""
+
+    learning_rate: float = Field(1e-4, gt=0)
 
 
 class ContrastOptions(Schedule):
@@ -112,6 +127,24 @@ class PretrainingOptions(Schedule):
     then one pair."""
     validation: float = Field(0.05, gt=0, lt=1)
     """Share of the texts that is held out."""
+
+
+Options = TypeVar("Options", bound=Schedule)
+
+
+def suited(options: Options, source: Bundle) -> Options:
+    """Return options as they hold for a bundle on this machine.
+
+    Raises:
+        OptionError: if the machine has no such precision.
+    """
+    if options.precision == "fp16" and not torch.cuda.is_available():
+        raise OptionError("precision fp16 is for GPUs; take float32 or bf16")
+    length = options.max_length or source.card.max_length
+    if not options.sparse_advice or parse(source.card.pattern).cost(length).pair_ratio < 1.01:
+        return options
+    advised = {"learning_rate": options.learning_rate * SPARSE_RATE, "warmup": min(options.warmup * SPARSE_WARMUP, 0.9)}
+    return options.model_copy(update={k: v for k, v in advised.items() if k not in options.model_fields_set})
 
 
 def tokens_to_read(options: Schedule, source: Bundle) -> int:

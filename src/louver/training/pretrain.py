@@ -35,7 +35,7 @@ from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
 from louver.training.learner import Objective
 from louver.training.masked import MaskedWords
-from louver.training.options import PretrainingOptions, tokens_to_read
+from louver.training.options import PretrainingOptions, suited, tokens_to_read
 from louver.training.processes import mean_over_all
 from louver.training.resume import fingerprint, places
 from louver.training.written import embedding_card, write_reader
@@ -77,7 +77,7 @@ def pretrain(
     began = time.perf_counter()
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    options = options or PretrainingOptions()
+    options = suited(options or PretrainingOptions(), source)
     room = tokens_to_read(options, source)
     tokenizer = Tokenizer.open(source.path)
     masking = Masking(options.share, options.unit, options.masked, options.replaced)

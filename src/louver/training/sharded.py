@@ -38,7 +38,8 @@ def settings(options: Schedule, reader: Reader | MaskedWords) -> dict[str, Any]:
     need_extra("train", "deepspeed")
     zero: dict[str, Any] = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
     automatic = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
-    return {"deepspeed": {"zero_optimization": zero, **dict.fromkeys(automatic, "auto"), "bf16": {"enabled": "auto"}}}
+    precisions = {name: {"enabled": "auto"} for name in ("bf16", "fp16")}
+    return {"deepspeed": {"zero_optimization": zero, **dict.fromkeys(automatic, "auto"), **precisions}}
 
 
 def whole(options: Schedule, what: str) -> None:
