@@ -28,7 +28,7 @@ demo-full: $(DATA) ## The publishable figures on two sets; takes hours on a smal
 	$(BIN)/louver run recipes/demo-full-news.yaml
 
 test: $(DATA) ## All tests but the soaks; no network, no GPU
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 check: $(READY) ## Format, lint, types, import layers
 	$(BIN)/ruff format --check .

@@ -215,3 +215,16 @@ def test_the_steps_one_by_one(tiny: Path, colours: Path, tmp_path: Path) -> None
     code, _, err = call("distill", tuned, colours, "--into", tmp_path / "s", "--layers", "0,2", "--epochs", 1)
     assert code == 0, err
     assert Bundle.open(tmp_path / "s").card.history[-1].settings["layers"] == [0, 2]
+
+
+def test_embeddings_are_evaluated_on_pairs(long_bundle: Bundle, tmp_path: Path) -> None:
+    pairs = [{"text": "red sky", "pair": "a red sky", "alike": 3}, {"text": "blue sea", "pair": "green", "alike": 1}]
+    rows = write_jsonl(tmp_path / "pairs.jsonl", [*pairs, {"text": "green", "pair": "grass", "alike": 2}])
+    code, out, err = call("evaluate", long_bundle.path, rows, "--label", "alike")
+    assert code == 0, err
+    assert json.loads(out)["metric"] == "spearman"
+    code, out, _ = call("evaluate", long_bundle.path, rows)
+    assert set(json.loads(out)["score"]) == {"value", "low", "high", "n", "recall@1", "recall@10"}
+    code, _, err = call("evaluate", long_bundle.path, rows, "--pair", "other")
+    assert code == 2
+    assert "no column 'other'; it has: text, pair, alike" in err

@@ -5,7 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from louver.measure.similarity import cosines, rank_correlation, rank_difference, search
+from louver.bundle import Bundle
+from louver.errors import OptionError
+from louver.measure.similarity import cosines, evaluate_pairs, rank_correlation, rank_difference, search
+from louver.runtime import Predictor
+from louver.tasks.metrics import spearman
+from louver.tasks.similar import Similar
 
 
 def test_cosines_and_search() -> None:
@@ -16,6 +21,24 @@ def test_cosines_and_search() -> None:
     far = search(np.roll(texts, 1, axis=0), texts)  # every query is nearest to another's text
     assert far["recall@1"] == 0
     assert far["mrr"] == pytest.approx(0.5)
+
+
+def test_a_bundle_is_judged_by_pairs(long_bundle: Bundle, tuned: Bundle) -> None:
+    """As by hand, whether a text stands in one pair or in several."""
+    rows = [Similar(("red", "crimson red")), Similar(("blue sea", "blue")), Similar(("red", "green grass"))]
+    with Predictor(long_bundle) as predictor:
+        vectors = {t: predictor.logits([t])[0] for row in rows for t in row.texts}
+    first, second = (np.stack([vectors[row.texts[i]] for row in rows]) for i in (0, 1))
+    found = evaluate_pairs(long_bundle, rows)
+    assert (found.metric, found.score.n) == ("mrr", 3)
+    assert {"mrr": found.score.value, **found.beside} == pytest.approx(search(first, second))
+    scored = evaluate_pairs(long_bundle, [Similar(row.texts, i) for i, row in enumerate(rows)])
+    assert scored.metric == "spearman"
+    assert scored.score.value == pytest.approx(
+        spearman(np.arange(3.0), cosines(np.concatenate([first, second]), [(0, 3), (1, 4), (2, 5)]))
+    )
+    with pytest.raises(OptionError, match="gives no embeddings; pairs are for bundles that louver contrast or extend"):
+        evaluate_pairs(tuned, rows)
 
 
 def test_intervals_go_by_texts() -> None:

@@ -56,7 +56,10 @@ def evaluate(
     data: DataFile,
     text: TextOfTask = None,
     label: Annotated[
-        str | None, typer.Option("--label", help="Column of the label; spans or answers of those tasks.")
+        str | None,
+        typer.Option(
+            "--label", help="Column of the label; of spans, of answers; of embeddings, of how alike a pair is."
+        ),
     ] = None,
     pair: PairOfTask = None,
     metric: MetricName = None,
@@ -71,12 +74,23 @@ def evaluate(
     thresholds: Annotated[str, typer.Option(help="Of several labels, instead of the bundle's: 0.4,0.5,0.6.")] = "",
     json_file: JsonFile = None,
 ) -> None:
-    """Score a bundle on labelled rows, all of them, with a bootstrap interval."""
+    """Score a bundle on labelled rows, all of them, with a bootstrap interval.
+
+    Embeddings are scored on pairs: against people's scores, or without them by searching each text's partner.
+    """
     from louver.bundle import Bundle
     from louver.measure.evaluate import evaluate as score
     from louver.tasks import Columns, read_examples
 
     opened = Bundle.open(bundle)
+    if opened.card.task == "embed":
+        from louver.measure.similarity import evaluate_pairs
+        from louver.tasks.similar import read_similar
+
+        rows = read_similar(data, text=text or "text", pair=pair or "pair", score=label)
+        judged = evaluate_pairs(opened, rows, truncation=truncate)
+        _say_score(bundle, judged.metric, judged.score.to_json() | judged.beside, json_file)
+        return
     answers = None
     if baseline is not None:
         from louver.measure.baselines import Baseline
@@ -94,7 +108,11 @@ def evaluate(
         raise OptionError(f"--thresholds is a list of numbers, got {thresholds!r}; write 0.4,0.5") from None
     options: dict[str, Any] = {"truncation": truncate, "answers": answers, "thresholds": limits}
     found = score(opened, examples, metric_name=metric, **options)
-    figures = {"bundle": str(bundle), "metric": found.metric, "score": found.score.to_json()}
+    _say_score(bundle, found.metric, found.score.to_json(), json_file)
+
+
+def _say_score(bundle: Path, metric: str, score: dict[str, Any], json_file: Path | None) -> None:
+    figures = {"bundle": str(bundle), "metric": metric, "score": score}
     save_json(json_file, figures)
     out.print_json(json.dumps(figures))
 

@@ -3,11 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from louver.measure.intervals import RESAMPLES, Score
+from louver.bundle import Bundle
+from louver.errors import OptionError
+from louver.measure.intervals import RESAMPLES, Score, score
+from louver.runtime import Predictor
 from louver.tasks.metrics import spearman
+from louver.tasks.similar import Similar
+from louver.text import cutting
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """What embeddings of pairs reached.
+
+    Attributes:
+        metric: "spearman" of scored pairs, "mrr" (mean reciprocal rank) of a search where pairs have no scores.
+        score: with its interval, over texts.
+        beside: other figures of the search.
+    """
+
+    metric: str
+    score: Score
+    beside: dict[str, float]
+
+
+def evaluate_pairs(
+    bundle: Bundle, rows: Sequence[Similar], *, truncation: str | None = None, seed: int = 0
+) -> Similarity:
+    """Judge a bundle's embeddings by pairs of texts: against their scores, or by searching each first text's second.
+
+    Args:
+        bundle: of embeddings.
+        rows: pairs.
+        truncation: the bundle's own if None; ``error`` becomes ``head``, so that every text counts.
+        seed: of the interval's resampling.
+
+    Raises:
+        OptionError: if the bundle gives no embeddings.
+    """
+    if bundle.card.task != "embed":
+        raise OptionError(
+            f"{bundle.path} gives no embeddings; pairs are for bundles that louver contrast or extend made"
+        )
+    texts = list(dict.fromkeys(text for row in rows for text in row.texts[:2]))
+    places = {text: place for place, text in enumerate(texts)}
+    pairs = [(places[row.texts[0]], places[row.texts[1]]) for row in rows]
+    with Predictor(bundle, truncation=truncation or cutting(bundle.card.truncation)) as predictor:
+        vectors = predictor.logits(texts)
+    if rows[0].score is not None:
+        truth = np.asarray([row.score for row in rows], float)
+        return Similarity("spearman", rank_correlation(truth, cosines(vectors, pairs), pairs, seed=seed), {})
+    first, second = np.asarray(pairs).T
+    reciprocal = 1 / (ranks(vectors[first], vectors[second]) + 1)
+    found = search(vectors[first], vectors[second])
+    middle = score(lambda _, values: float(values.mean()), reciprocal, reciprocal, seed=seed)
+    return Similarity("mrr", middle, {name: value for name, value in found.items() if name != "mrr"})
 
 
 def cosines(vectors: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -53,11 +107,12 @@ def _resampled(
     rng = np.random.default_rng(seed)
     first, second = np.asarray(pairs).T
     texts = np.unique(np.asarray(pairs))
-    values = []
-    for _ in range(RESAMPLES):
+    values: list[list[float]] = []
+    while len(values) < RESAMPLES:
         counts = np.bincount(rng.choice(texts, len(texts)), minlength=int(texts.max()) + 1)
         which = np.repeat(np.arange(len(pairs)), counts[first] * counts[second])
-        values.append([spearman(truth[which], one[which]) for one in found])
+        if len(which):  # of few texts, both of no pair may be drawn
+            values.append([spearman(truth[which], one[which]) for one in found])
     return values
 
 
@@ -71,11 +126,22 @@ def search(queries: np.ndarray, texts: np.ndarray) -> dict[str, float]:
     Returns:
         ``recall@1``, ``recall@10`` and the mean reciprocal rank ``mrr``.
     """
+    found = ranks(queries, texts)
+    return {
+        "recall@1": float((found < 1).mean()),
+        "recall@10": float((found < 10).mean()),
+        "mrr": float((1 / (found + 1)).mean()),
+    }
+
+
+def ranks(queries: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """Return how many texts are nearer to each query than its own.
+
+    Args:
+        queries: (n, width).
+        texts: (n, width); the text of query i is text i.
+    """
     unit = [x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (queries, texts)]
     scores = unit[0] @ unit[1].T
-    ranks = (scores > np.diag(scores)[:, None]).sum(1)
-    return {
-        "recall@1": float((ranks < 1).mean()),
-        "recall@10": float((ranks < 10).mean()),
-        "mrr": float((1 / (ranks + 1)).mean()),
-    }
+    nearer: np.ndarray = (scores > np.diag(scores)[:, None]).sum(1)
+    return nearer
