@@ -36,6 +36,8 @@ COMMANDS = [
 
 def call(*arguments: object) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception  # a traceback, that no user may see
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -152,15 +152,14 @@ def test_a_text_that_the_tokenizer_drops_gets_an_error(exported: Bundle, tuned: 
 def test_windows_weigh_by_their_text_not_by_their_specials(tuned: Bundle) -> None:
     prompted = tuned.card.model_copy(update={"prompt": "answer the colour ", "max_length": 12})
     with louver.Predictor(tuned, truncation="window") as predictor:
-        predictor.card = prompted
-        text = "sea " * 9
-        (fitted,) = predictor._fit([text])
-        assert [len(piece) for piece in fitted.pieces] == [12, 7]
-        assert fitted.counts == (7, 2)
-        alone = [predictor._run_pieces([piece])[0] for piece in fitted.pieces]
-        (found,) = predictor._run([text], [fitted])
+        predictor.card = predictor.reading.card = prompted
+        (one,) = predictor.reading.read(["sea " * 9])
+        assert [len(piece) for piece in one.fitted.pieces] == [12, 7]
+        assert one.fitted.counts == (7, 2)
+        ((first, second),) = predictor._run([one])
+        found = predictor.reading.output(one, [first, second])
         assert isinstance(found, np.ndarray)
-        np.testing.assert_allclose(found, (7 * alone[0] + 2 * alone[1]) / 9, rtol=1e-5)
+        np.testing.assert_allclose(found, (7 * first + 2 * second) / 9, rtol=1e-5)
 
 
 MEMORY = """

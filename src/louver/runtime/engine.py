@@ -37,6 +37,13 @@ class Engine(Protocol):
         ...
 
 
+def branches_of(bundle: Bundle) -> list[Branch]:
+    """Return a bundle's graphs by rising limit; torch has one way for every length."""
+    if not bundle.card.onnx:
+        return [Branch(float("inf"))]
+    return [Branch(graph["limit"] or float("inf"), graph["multiple"]) for graph in bundle.card.onnx["graphs"]]
+
+
 def usable_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -54,7 +61,7 @@ class OnnxEngine:
         need_extra("onnx", "onnxruntime")
         self._graphs = bundle.card.onnx["graphs"]
         self._directory = bundle.path / "onnx"
-        self.branches = [Branch(g["limit"] or float("inf"), g["multiple"]) for g in self._graphs]
+        self.branches = branches_of(bundle)
         self.workers = threads
         self._sessions: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
@@ -122,7 +129,7 @@ class TorchEngine:
 
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._reader = read_bundle(bundle).to(self._device)
-        self.branches = [Branch(float("inf"))]
+        self.branches = branches_of(bundle)
         self.workers = 1  # torch uses its threads for one call
         if threads is not None:
             torch.set_num_threads(threads)

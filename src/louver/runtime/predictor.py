@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from louver.bundle import Bundle
-from louver.decode import Output, Prediction, decode, join, stack
+from louver.decode import Prediction, stack
 from louver.errors import OptionError, TextError
 from louver.runtime.engine import Engine, open_engine
+from louver.runtime.reading import Read, Reading
 from louver.runtime.schedule import Group, schedule
-from louver.text import Fitted, Text, Tokenizer, Truncation, check, check_pair, inputs, rectangle
+from louver.text import Text, rectangle
 
 
 class Predictor:
@@ -46,10 +47,9 @@ class Predictor:
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.card = self.bundle.card
-        self.truncation = Truncation.named(self.card.truncation if truncation is None else truncation)
         if threads is not None and threads < 1:
             raise OptionError(f"threads must be positive, got {threads}; leave it out to use every core")
-        self.tokenizer = Tokenizer.open(self.bundle.path)
+        self.reading = Reading(self.bundle, truncation)
         self.engine = engine or open_engine(self.bundle, threads)
         self.max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(self.engine.workers, "louver-worker")
@@ -63,22 +63,8 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise OptionError("predict takes a list of texts, got one string; write predict([text])")
-        results = [Prediction()] * len(texts)
-        readable: list[tuple[int, Text]] = []
-        for index, text in enumerate(texts):
-            try:
-                readable.append((index, self._check(text)))
-            except TextError as error:
-                results[index] = Prediction(error=str(error))
-        texts = [text for _, text in readable]
-        fitted = self._fit(texts)
-        outputs = self._run(texts, fitted)
-        for (index, _), found, output in zip(readable, fitted, outputs, strict=True):
-            if output is None:
-                results[index] = Prediction(error=found.error, tokens_cut=found.cut)
-            else:
-                results[index] = decode(output, self.card, found.read, found.cut)
-        return results
+        read = self.reading.read(texts)
+        return [self.reading.answer(one, mine) for one, mine in zip(read, self._run(read), strict=True)]
 
     def logits(self, texts: Sequence[Text]) -> np.ndarray:
         """Return the raw outputs of texts that can all be read; for measuring.
@@ -91,17 +77,11 @@ class Predictor:
         """
         if not len(texts):
             raise OptionError("logits takes at least one text, got none")
-        readable = []
-        for number, text in enumerate(texts, 1):
-            try:
-                readable.append(self._check(text))
-            except TextError as error:
-                raise TextError(f"text {number} of {len(texts)}: {error}") from error
-        fitted = self._fit(readable)
-        for found in fitted:
-            if found.error is not None:
-                raise TextError(found.error)
-        return stack([output for output in self._run(readable, fitted) if output is not None])
+        read = self.reading.read(texts)
+        for number, one in enumerate(read, 1):
+            if one.error is not None:
+                raise TextError(f"text {number} of {len(texts)}: {one.error}")
+        return stack([self.reading.output(one, mine) for one, mine in zip(read, self._run(read), strict=True)])
 
     def stream(self, texts: Iterable[Text], *, chunk: int = 256) -> Iterator[Prediction]:
         """Answer texts as they come, in order, holding one chunk at a time.
@@ -126,30 +106,9 @@ class Predictor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _check(self, text: object) -> Text:
-        return check_pair(text) if self.card.inputs == "pair" else check(text)
-
-    def _fit(self, texts: Sequence[Text]) -> list[Fitted]:
-        return inputs(
-            self.tokenizer,
-            texts,
-            max_length=self.card.max_length,
-            truncation=self.truncation,
-            prompt=self.card.prompt,
-            offsets=self.card.pooling == "none",
-        )
-
-    def _run(self, texts: Sequence[Text], fitted: Sequence[Fitted]) -> list[Output | None]:
-        """Compute every text's output from its pieces; a text without pieces gets None."""
-        outputs = iter(self._run_pieces([piece for found in fitted for piece in found.pieces]))
-        answers: list[Output | None] = []
-        for text, found in zip(texts, fitted, strict=True):
-            mine = list(islice(outputs, len(found.pieces)))
-            answers.append(join(mine, found, text, self.card) if mine else None)
-        return answers
-
-    def _run_pieces(self, rows: list[np.ndarray]) -> list[np.ndarray]:
-        """Compute every row's output; the calls run side by side on the engine's workers."""
+    def _run(self, read: Sequence[Read]) -> list[list[np.ndarray]]:
+        """Compute the pieces of every text; the calls run side by side on the engine's workers."""
+        rows = [piece for one in read for piece in one.fitted.pieces]
         groups = schedule(
             [len(row) for row in rows],
             self.engine.branches,
@@ -160,7 +119,9 @@ class Predictor:
         single = len(groups) == 1
 
         def call(group: Group) -> None:
-            ids, mask = rectangle([rows[member] for member in group.members], self.tokenizer.pad_id, group.width)
+            ids, mask = rectangle(
+                [rows[member] for member in group.members], self.reading.tokenizer.pad_id, group.width
+            )
             found = self.engine.run(group.branch, ids, mask, single=single)
             for row, member in enumerate(group.members):
                 outputs[member] = found[row] if found.ndim == 2 else found[row, : len(rows[member])]
@@ -169,4 +130,5 @@ class Predictor:
             call(groups[0])
         else:
             list(self._pool.map(call, groups))
-        return outputs
+        left = iter(outputs)
+        return [list(islice(left, len(one.fitted.pieces))) for one in read]

@@ -62,11 +62,10 @@ def schedule(
         start = 0
         while start < len(members):
             width = -(-lengths[members[start]] // multiple) * multiple
-            stop = start
+            stop, least = start, 0
             while stop < len(members):
                 count = stop - start + 1
-                # what the block forces is no choice of the schedule
-                least = sum(-(-lengths[m] // multiple) * multiple for m in members[start : stop + 1])
+                least += -(-lengths[members[stop]] // multiple) * multiple  # what the block forces is no choice
                 padding = 1 - least / (count * width)
                 if stop > start and (alone or count * width > max_tokens or padding > MAX_PADDING):
                     break

@@ -1,0 +1,1 @@
+"""The shapes that clients speak, a file each."""
