@@ -64,6 +64,22 @@ def test_windows_give_each_token_the_answer_with_most_around_it() -> None:
     assert logits[:, 0].tolist() == [0, 1, 2, 3, 4, 105, 106, 107, 108, 109]
 
 
+def test_bytes_of_one_character_are_told_apart_in_windows() -> None:
+    """The last byte's token speaks for the character, in both halves of a window and across windows."""
+    text = "山川河海林"
+    places = [(i, i + 1) for i in range(5) for _ in range(3)]
+    logits = np.zeros((len(places) + 2, 3))
+    logits[1:-1:3] = logits[2:-1:3] = [0, 9, 0]  # what nobody taught
+    logits[3:-1:3] = [[9, 0, 0], [0, 9, 0], [0, 0, 9], [9, 0, 0], [0, 9, 0]]
+    wanted = [(1, 3), (4, 5)]
+    whole = TokenLogits((logits,), (offsets_of(*places),), text)
+    assert [span[:2] for span in find_spans(whole, ["x"])] == wanted
+    cuts = [(0, 10), (5, 15)]  # both within a character
+    windows = tuple(np.concatenate([logits[:1], logits[1 + a : 1 + b], logits[-1:]]) for a, b in cuts)
+    parts = TokenLogits(windows, tuple(offsets_of(*places[a:b]) for a, b in cuts), text)
+    assert [span[:2] for span in find_spans(parts, ["x"])] == wanted
+
+
 def test_the_best_answer_and_none() -> None:
     logits = np.zeros((6, 2))
     logits[2, 0], logits[4, 1] = 5, 4

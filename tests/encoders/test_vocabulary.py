@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,12 @@ from tests.conftest import small_bert
 import louver
 from louver.bundle import Bundle
 from louver.encoders import add_words, extend, read_bundle
+from louver.encoders.create import create
+from louver.encoders.words import Words
 from louver.errors import DataError, OptionError
+from louver.tasks import Columns, make_splits, read_examples
 from louver.text import Tokenizer
+from louver.training import AdapterOptions, PretrainingOptions, TrainingOptions, finetune, pretrain
 
 TEXTS = ["the quorbix met the flandrel"] * 6 + ["a quorbix is a quorbix"] * 3 + ["rarewordonce", "", "the plain sea"]
 
@@ -47,6 +52,42 @@ def test_other_texts_stay_as_they_were(long_bundle: Bundle, tmp_path: Path) -> N
     with louver.Predictor(long_bundle) as before, louver.Predictor(made) as after:
         assert np.array_equal(before.logits(texts), after.logits(texts))
         assert after.predict(["the quorbix"])[0].tokens_read == 2
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_masked_word_head_grows_too(family: str, tmp_path: Path) -> None:
+    """And goes on being the one that was trained; a new word is guessed as its pieces together were."""
+    texts = [f"the sea {word} was blue and the rose red" for word in ("quorbix", "mirth", "sand")] * 20
+    size: dict[str, Any] = {"layers": 1, "width": 16, "heads": 2, "vocabulary": 60, "max_length": 64}
+    bundle = extend(create(texts, into=tmp_path / "n", family=family, **size), into=tmp_path / "b", max_length=64)
+    options = PretrainingOptions(epochs=1, batch_size=8, max_length=64)
+    trained = pretrain(bundle, texts, into=tmp_path / "m", options=options, progress=False)
+    said: list[str] = []
+    grown = add_words(trained, ["quorbix"] * 9, into=tmp_path / "w", least=2)
+    before, after = (Words(one).model for one in (trained, grown))
+    old, new = (one.get_output_embeddings().bias.detach() for one in (before, after))
+    assert torch.equal(new[: len(old)], old)
+    pieces = Tokenizer.open(trained.path).encode(["quorbix"])[0]
+    assert new[-1] == pytest.approx(float(old[pieces].mean()))
+    assert Words(grown).fill(["the sea [MASK] was blue"], top=3)[0][0][0].word
+    pretrain(grown, texts, into=tmp_path / "again", options=options, progress=False, say=said.append)
+    assert not [line for line in said if "new one" in line]
+
+
+def test_a_soft_prompt_is_not_written_over(tmp_path: Path, long_bundle: Bundle, tuned: Bundle, colours: Path) -> None:
+    data = make_splits(read_examples(colours, Columns()))
+    prompted = finetune(
+        long_bundle,
+        data,
+        into=tmp_path / "p",
+        options=TrainingOptions(epochs=1, max_length=64),
+        adapter=AdapterOptions(kind="prompt"),
+        progress=False,
+    )
+    with pytest.raises(OptionError, match="has learned a soft prompt; add words to the bundle before that"):
+        add_words(prompted, ["quorbix"] * 9, into=tmp_path / "b")
+    with pytest.raises(OptionError, match="has learned the task 'classify'"):
+        add_words(tuned, ["quorbix"] * 9, into=tmp_path / "b")
 
 
 def test_chinese_words_by_a_segmenter(me5_small: Path, tmp_path: Path) -> None:

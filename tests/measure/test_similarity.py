@@ -7,7 +7,7 @@ import pytest
 
 from louver.bundle import Bundle
 from louver.errors import OptionError
-from louver.measure.similarity import cosines, evaluate_pairs, rank_correlation, rank_difference, search
+from louver.measure.similarity import cosines, evaluate_pairs, rank_correlation, rank_difference, ranks, search
 from louver.runtime import Predictor
 from louver.tasks.metrics import spearman
 from louver.tasks.similar import Similar
@@ -20,12 +20,21 @@ def test_cosines_and_search() -> None:
     assert search(texts, texts) == {"recall@1": 1.0, "recall@10": 1.0, "mrr": 1.0}
     far = search(np.roll(texts, 1, axis=0), texts)  # every query is nearest to another's text
     assert far["recall@1"] == 0
-    assert far["mrr"] == pytest.approx(0.5)
+    assert far["mrr"] == pytest.approx(1 / (1 + 1 + 10 / 2))  # one is nearer, ten are as near as its own
+
+
+def test_a_collapsed_encoder_finds_nothing_and_several_partners_are_all_right() -> None:
+    same = np.ones((11, 4))
+    assert search(same, same)["recall@1"] == 0
+    assert search(same, same)["mrr"] == pytest.approx(1 / 6)
+    right = np.asarray([[True, True, False], [False, False, True]])
+    texts = np.asarray([[0.0, 1], [1, 1], [1, 0]])
+    assert ranks(np.asarray([[0.1, 1.0], [1.0, 0.1]]), texts, right).tolist() == [0, 0]
 
 
 def test_a_bundle_is_judged_by_pairs(long_bundle: Bundle, tuned: Bundle) -> None:
-    """As by hand, whether a text stands in one pair or in several."""
-    rows = [Similar(("red", "crimson red")), Similar(("blue sea", "blue")), Similar(("red", "green grass"))]
+    """As by hand."""
+    rows = [Similar(("red", "crimson red")), Similar(("blue sea", "blue")), Similar(("moss", "green grass"))]
     with Predictor(long_bundle) as predictor:
         vectors = {t: predictor.logits([t])[0] for row in rows for t in row.texts}
     first, second = (np.stack([vectors[row.texts[i]] for row in rows]) for i in (0, 1))

@@ -67,6 +67,18 @@ def test_words_that_cannot_be(words: Any, tags: Any, message: str) -> None:
         read_tagged_words(words, tags, "row 1")
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["他", "说", "，", "北京", "！"], "他说，北京！"),
+        (["나는", "서울에서", "산다"], "나는 서울에서 산다"),
+        (["用", "BERT", "读"], "用 BERT 读"),
+    ],
+)
+def test_spaces_are_where_a_script_has_them(words: list[str], text: str) -> None:
+    assert read_tagged_words(words, ["O"] * len(words), "row 1")[0] == text
+
+
 def test_answers_in_every_form() -> None:
     text = "The tower is in Paris, Paris in France."
     expected = (Span(16, 21, ""),)

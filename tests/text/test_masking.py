@@ -46,6 +46,17 @@ def test_what_is_asked_for_is_what_stood_there(tokens: int, unit: str, share: fl
             assert len(set(hidden[words == w])) == 1
 
 
+def test_a_word_longer_than_the_budget_is_left_alone_unless_there_is_no_other() -> None:
+    masking = Masking(share=0.2, unit="word")
+    ids, words = np.arange(10, 30), np.asarray([0] * 12 + list(range(1, 9)))
+    for seed in range(20):
+        _, asked = masking.hide(ids, words, VOCABULARY, np.random.default_rng(seed))
+        assert (asked != IGNORED).sum() == 4
+        assert (asked[:12] == IGNORED).all()
+    _, asked = masking.hide(ids, np.zeros(20, np.int64), VOCABULARY, np.random.default_rng(0))
+    assert (asked != IGNORED).all()
+
+
 def test_eighty_ten_ten() -> None:
     rng = np.random.default_rng(0)
     ids, words = text(rng, 40_000)

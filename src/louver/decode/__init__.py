@@ -2,7 +2,7 @@
 
 from louver.decode.classify import decide, pool_windows, probabilities
 from louver.decode.prediction import Output, Prediction, decode, flat, join, stack
-from louver.decode.tokens import FoundSpan, Span, TokenLogits, bio, find_answer, find_spans, is_ideograph, units
+from louver.decode.tokens import FoundSpan, Span, TokenLogits, bio, find_answer, find_spans, units
 
 __all__ = [
     "FoundSpan",
@@ -16,7 +16,6 @@ __all__ = [
     "find_answer",
     "find_spans",
     "flat",
-    "is_ideograph",
     "join",
     "pool_windows",
     "probabilities",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from louver.decode.classify import probabilities
+from louver.text.scripts import is_hangul, is_ideograph
 
 MAX_ANSWER_TOKENS = 64
 """Of an answer; longer spans are not looked at."""
@@ -60,18 +61,21 @@ class TokenLogits:
         Returns:
             (tokens, outputs) and (tokens, 2), in the order of the text.
         """
-        best: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+        best: dict[tuple[int, int, int], tuple[int, np.ndarray]] = {}
         for logits, offsets in zip(self.windows, self.offsets, strict=True):
             inside = np.flatnonzero(offsets[:, 0] >= 0)
+            key = (-1, -1, 0)
             for place, token in enumerate(inside):
-                key = (int(offsets[token, 0]), int(offsets[token, 1]))
+                start, end = int(offsets[token, 0]), int(offsets[token, 1])
+                # tokens of the bytes of one character all stand where it stands: they are told apart by their order
+                key = (start, end, key[2] + 1 if key[:2] == (start, end) else 0)
                 around = min(place, len(inside) - 1 - place)
                 if key not in best or best[key][0] < around:
                     best[key] = (around, logits[token])
         order = sorted(best)
         if not order:
             return np.empty((0, self.windows[0].shape[1])), np.empty((0, 2), np.int64)
-        return np.stack([best[key][1] for key in order]), np.asarray(order, np.int64)
+        return np.stack([best[key][1] for key in order]), np.asarray([key[:2] for key in order], np.int64)
 
 
 def units(text: str, offsets: np.ndarray) -> np.ndarray:
@@ -93,15 +97,7 @@ def units(text: str, offsets: np.ndarray) -> np.ndarray:
 
 
 def _of_a_word(character: str) -> bool:
-    return character.isalnum() and not is_ideograph(character)
-
-
-def is_ideograph(character: str) -> bool:
-    """Say whether words of this script are written without spaces: Chinese, Japanese, Korean."""
-    code = ord(character)
-    return (
-        0x2E80 <= code <= 0x9FFF or 0xAC00 <= code <= 0xD7AF or 0xF900 <= code <= 0xFAFF or 0x20000 <= code <= 0x3FFFF
-    )
+    return character.isalnum() and not is_ideograph(character) and not is_hangul(character)
 
 
 def tight(text: str, offsets: np.ndarray) -> np.ndarray:
@@ -179,11 +175,12 @@ def find_answer(found: TokenLogits) -> FoundSpan:
         if not len(inside):
             continue
         start, end = logits[inside, 0], logits[inside, 1]
-        sums = start[:, None] + end[None]
-        lengths = np.arange(len(inside))[None] - np.arange(len(inside))[:, None]
-        sums = np.where((lengths >= 0) & (lengths < MAX_ANSWER_TOKENS), sums, -np.inf)
-        a, b = np.unravel_index(int(sums.argmax()), sums.shape)
-        score = float(sums[a, b] - logits[0].sum())
+        longest = min(MAX_ANSWER_TOKENS, len(inside))
+        padded = np.concatenate([end, np.full(longest - 1, -np.inf)])
+        sums = start[:, None] + np.lib.stride_tricks.sliding_window_view(padded, longest)  # (start, tokens after it)
+        a, length = np.unravel_index(int(sums.argmax()), sums.shape)
+        b = a + length
+        score = float(sums[a, length] - logits[0].sum())
         if score > best.score:
             places = tight(found.text, offsets[inside[[int(a), int(b)]]])
             first, last = int(places[0, 0]), int(places[1, 1])

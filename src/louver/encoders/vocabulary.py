@@ -23,8 +23,10 @@ from transformers import PreTrainedModel
 from louver.bundle import Bundle, Record, check_target, write_card, writing
 from louver.encoders.extend import golden
 from louver.encoders.load import quiet
-from louver.encoders.pooling import read_bundle
+from louver.encoders.plug import base_of
+from louver.encoders.pooling import Reader, read_bundle
 from louver.encoders.sentence import write_sentence_files
+from louver.encoders.words import has_word_head, masked_model
 from louver.errors import DataError, ModelError, OptionError, TextError
 from louver.text import Tokenizer, check
 from louver.text.tokenizer import FILE, Segment
@@ -84,7 +86,7 @@ def add_words(
     Raises:
         DataError: if no word would save a token.
         ModelError: if the tokenizer is of a kind that takes no new words.
-        OptionError: if a number is out of range.
+        OptionError: if a number is out of range, or the bundle has learned a task or a soft prompt.
     """
     began = time.perf_counter()
     if words < 1 or least < 1:
@@ -92,17 +94,24 @@ def add_words(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     tokenizer = Tokenizer.open(source.path)
+    if source.card.task != "embed" or tokenizer.prompted:
+        learned = "a soft prompt" if tokenizer.prompted else f"the task {source.card.task!r}"
+        raise OptionError(f"{source.path} has learned {learned}; add words to the bundle before that, then train again")
     sample, counts = _count(texts, tokenizer, segment)
     found = [word for word in _candidates(counts, tokenizer, least) if word.gain > 0][:words]
     if not found:
         raise DataError(f"no word of the texts occurs {least} times and is more than one token; nothing to add")
     first = tokenizer.core.get_vocab_size()
     written = _written((source.path / FILE).read_text("utf8"), found, first)
-    reader = read_bundle(source)
-    _grow(reader.encoder, found, first)
+    masked = masked_model(source) if has_word_head(source) else None
+    reader = read_bundle(source) if masked is None else Reader(base_of(masked), source.card.pooling).eval()
+    _grow(reader.encoder if masked is None else masked, found, first)
     card = source.card
     with writing(into, replace=replace) as draft:
         reader.save(draft)
+        if masked is not None:
+            with quiet():
+                masked.save_pretrained(draft)  # the same encoder, with its head
         for file in source.path.glob("tokenizer*"):
             (draft / file.name).write_bytes(file.read_bytes())
         (draft / FILE).write_text(written, "utf8")
@@ -198,14 +207,23 @@ def _written(file: str, words: list[Word], first: int) -> str:
 
 
 @torch.no_grad()
-def _grow(encoder: PreTrainedModel, words: list[Word], first: int) -> None:
-    """Give each word a vector, the mean of its pieces'; rows that pad the table are used before it grows."""
-    table = encoder.get_input_embeddings()
-    assert isinstance(table, torch.nn.Embedding)
-    new = torch.stack([table.weight[list(word.pieces)].mean(0) for word in words])
-    if first + len(words) > len(table.weight):
+def _grow(model: PreTrainedModel, words: list[Word], first: int) -> None:
+    """Give each word the mean of its pieces' vectors, and of what a masked-word head has for them.
+
+    Rows that pad the table are used before it grows.
+    """
+
+    def tables() -> list[torch.Tensor]:
+        """Return what has a row a word: the vectors, and of a head its bias and, where it has its own, its matrix."""
+        found = [
+            module for module in (model.get_input_embeddings(), model.get_output_embeddings()) if module is not None
+        ]
+        parts = [getattr(module, name, None) for module in found for name in ("weight", "bias")]
+        return list({id(part): part for part in parts if isinstance(part, torch.Tensor)}.values())
+
+    new = [torch.stack([part[list(word.pieces)].mean(0) for word in words]) for part in tables()]
+    if first + len(words) > len(tables()[0]):
         with quiet():
-            encoder.resize_token_embeddings(first + len(words), mean_resizing=False)
-    grown = encoder.get_input_embeddings()
-    assert isinstance(grown, torch.nn.Embedding)
-    grown.weight[first : first + len(words)] = new
+            model.resize_token_embeddings(first + len(words), mean_resizing=False)
+    for part, rows in zip(tables(), new, strict=True):
+        part[first : first + len(words)] = rows

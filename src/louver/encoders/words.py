@@ -5,6 +5,7 @@ Needs a bundle that `louver pretrain` made, or any whose files hold the head.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,17 @@ def masked_model(bundle: Bundle, *, new_head: bool = False) -> PreTrainedModel:
     """
     if bundle.card.bottleneck:
         raise ModelError(f"{bundle.path} has a bottleneck adapter, which no word head knows; give the bundle before it")
+    if not new_head and not has_word_head(bundle):
+        raise ModelError(f"{bundle.path} has no masked-word head; make one with 'louver pretrain'")
     model, _ = load_plain(bundle.path, architecture="AutoModelForMaskedLM", new_head=new_head)
     return plug(model, bundle.card.pattern, override=getattr(model.config, "louver_override", False))
+
+
+def has_word_head(bundle: Bundle) -> bool:
+    """Say whether a bundle's files hold a masked-word head."""
+    config = bundle.path / "config.json"
+    named = json.loads(config.read_text("utf8")).get("architectures") if config.is_file() else None
+    return any(str(name).endswith(("ForMaskedLM", "ForPreTraining")) for name in named or ())
 
 
 class Words:
@@ -89,6 +99,8 @@ class Words:
         """
         if top < 1:
             raise OptionError(f"top must be positive, got {top}; 5 is the default")
+        if top > (most := self.tokenizer.core.get_vocab_size()):
+            raise OptionError(f"the tokenizer has {most} words, got top={top}; give at most that")
         found = []
         for text in texts:
             ids = self.tokenizer.wrap(self._with_masks(check(text)))

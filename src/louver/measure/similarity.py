@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from louver.bundle import Bundle
-from louver.errors import OptionError
+from louver.errors import ModelError, OptionError
 from louver.measure.intervals import RESAMPLES, Score, score
 from louver.runtime import Predictor
 from louver.tasks.metrics import spearman
@@ -44,6 +44,7 @@ def evaluate_pairs(
 
     Raises:
         OptionError: if the bundle gives no embeddings.
+        ModelError: if they hold what is no number.
     """
     if bundle.card.task != "embed":
         raise OptionError(
@@ -54,14 +55,18 @@ def evaluate_pairs(
     pairs = [(places[row.texts[0]], places[row.texts[1]]) for row in rows]
     with Predictor(bundle, truncation=truncation or cutting(bundle.card.truncation)) as predictor:
         vectors = predictor.logits(texts)
+    if not np.isfinite(vectors).all():
+        raise ModelError(f"embeddings of {bundle.path} hold what is no number; run 'louver doctor' on it")
     if rows[0].score is not None:
         truth = np.asarray([row.score for row in rows], float)
         return Similarity("spearman", rank_correlation(truth, cosines(vectors, pairs), pairs, seed=seed), {})
-    first, second = np.asarray(pairs).T
-    reciprocal = 1 / (ranks(vectors[first], vectors[second]) + 1)
-    found = search(vectors[first], vectors[second])
+    first, second = (np.unique(side) for side in np.asarray(pairs).T)
+    right = np.zeros((len(texts), len(texts)), bool)
+    right[tuple(np.asarray(pairs).T)] = True
+    found = ranks(vectors[first], vectors[second], right[first][:, second])
+    reciprocal = 1 / (found + 1)
     middle = score(lambda _, values: float(values.mean()), reciprocal, reciprocal, seed=seed)
-    return Similarity("mrr", middle, {name: value for name, value in found.items() if name != "mrr"})
+    return Similarity("mrr", middle, {f"recall@{n}": float((found < n).mean()) for n in (1, 10)})
 
 
 def cosines(vectors: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -126,7 +131,7 @@ def search(queries: np.ndarray, texts: np.ndarray) -> dict[str, float]:
     Returns:
         ``recall@1``, ``recall@10`` and the mean reciprocal rank ``mrr``.
     """
-    found = ranks(queries, texts)
+    found = ranks(queries, texts, np.eye(len(texts), dtype=bool))
     return {
         "recall@1": float((found < 1).mean()),
         "recall@10": float((found < 10).mean()),
@@ -134,14 +139,19 @@ def search(queries: np.ndarray, texts: np.ndarray) -> dict[str, float]:
     }
 
 
-def ranks(queries: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Return how many texts are nearer to each query than its own.
+def ranks(queries: np.ndarray, texts: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return how many wrong texts are nearer to each query than the nearest right one.
+
+    One that is as near counts as a half: an encoder that gives every text the same vector finds nothing.
 
     Args:
-        queries: (n, width).
-        texts: (n, width); the text of query i is text i.
+        queries: (queries, width).
+        texts: (texts, width).
+        right: (queries, texts) bool; at least one text of each query.
     """
     unit = [x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (queries, texts)]
     scores = unit[0] @ unit[1].T
-    nearer: np.ndarray = (scores > np.diag(scores)[:, None]).sum(1)
+    best = np.where(right, scores, -np.inf).max(1)[:, None]
+    close = 1e-6  # cosines of equal vectors differ by rounding
+    nearer: np.ndarray = (~right & (scores > best + close)).sum(1) + (~right & (abs(scores - best) <= close)).sum(1) / 2
     return nearer

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from louver.decode import Span, is_ideograph
+from louver.decode import Span
 from louver.errors import OptionError, need_extra, unknown
+from louver.text.scripts import is_hangul, is_ideograph
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
@@ -101,7 +102,7 @@ def _overlap(a: list[str], b: list[str]) -> float:
 
 def _words(text: str) -> list[str]:
     """Return an answer's words as SQuAD compares them, without signs and articles; Chinese by character."""
-    spaced = "".join(f" {c} " if is_ideograph(c) else c if c.isalnum() else " " for c in text.lower())
+    spaced = "".join(f" {c} " if is_ideograph(c) or is_hangul(c) else c if c.isalnum() else " " for c in text.lower())
     return [word for word in spaced.split() if word not in ("a", "an", "the")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,9 +52,13 @@ def read_similar(
             if column and column not in row:
                 raise DataError(f"{path}, row {number}: no column {column!r}; it has: {', '.join(map(str, row))}")
         negatives = row[negative] if negative else []
-        texts = [row[text], *([row[pair]] if pair else []), *([negatives] if isinstance(negatives, str) else negatives)]
+        if not isinstance(negatives, list):
+            negatives = [negatives]
+        texts = [row[text], *([row[pair]] if pair else []), *negatives]
         try:
             value = float(row[score]) if score else None
+            if value is not None and not math.isfinite(value):
+                raise ValueError
             found.append(Similar(tuple(check(one) for one in texts), value))
         except TextError as error:
             raise DataError(f"{path}, row {number}: {error}") from error

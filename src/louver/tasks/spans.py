@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from louver.decode import Span, is_ideograph
+from louver.decode import Span
 from louver.errors import DataError
+from louver.text.scripts import stands_close
 
 _TAG = re.compile(r"([BIESLU])-(.+)")
 
@@ -56,7 +57,7 @@ def read_tagged_words(words: object, tags: object, where: str) -> tuple[str, tup
     for word, tag in zip(words, tags, strict=True):
         if not isinstance(word, str) or not word:
             raise DataError(f"{where}: word {word!r} is no text; drop it with its tag")
-        if text and not (is_ideograph(text[-1]) and is_ideograph(word[0])):
+        if text and not (stands_close(text[-1]) and stands_close(word[0])):
             text += " "
         found = None if tag == "O" else _TAG.fullmatch(str(tag))
         if tag != "O" and found is None:

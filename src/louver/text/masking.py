@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -38,7 +39,7 @@ class Vocabulary:
     special_ids: frozenset[int]
     size: int
 
-    @property
+    @cached_property
     def words(self) -> Ids:
         """Ids that may stand in a token's place."""
         return np.setdiff1d(np.arange(self.size), list(self.special_ids))
@@ -109,16 +110,16 @@ class Masking:
         return max(1, round(self.share * sum(map(len, groups))))
 
     def _groups(self, groups: list[Ids], draw: np.random.Generator) -> list[Ids]:
-        """Choose tokens or words until the budget is spent; one is taken whatever its length."""
+        """Choose tokens or words until the budget is spent; the shortest one is taken where none fits into it."""
         left = self._budget(groups)
         chosen: list[Ids] = []
         for index in draw.permutation(len(groups)):
-            if len(groups[index]) <= left or not chosen:
+            if len(groups[index]) <= left:
                 chosen.append(groups[index])
                 left -= len(groups[index])
             if left <= 0:
                 break
-        return chosen
+        return chosen or [min(groups, key=len)]
 
     def _spans(self, groups: list[Ids], draw: np.random.Generator) -> list[Ids]:
         """Choose stretches of words that do not overlap, until the budget is spent; the last one is cut to fit."""
@@ -126,7 +127,7 @@ class Masking:
         chosen: list[Ids] = []
         free, lengths = np.ones(len(groups), bool), np.asarray([len(group) for group in groups])
         while left > 0:
-            starts = np.flatnonzero(free & (lengths <= left)) if chosen else np.arange(len(groups))
+            starts = np.flatnonzero(free & (lengths <= left))
             if not len(starts):
                 break
             first = int(draw.choice(starts))
@@ -141,7 +142,7 @@ class Masking:
                 free[index] = False
             chosen.append(np.concatenate(span))
             left -= len(chosen[-1])
-        return chosen
+        return chosen or [min(groups, key=len)]
 
 
 def _words(words: Ids) -> list[Ids]:

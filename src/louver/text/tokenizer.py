@@ -18,6 +18,7 @@ import tokenizers
 from louver.errors import ModelError, OptionError
 from louver.text.hygiene import clean
 from louver.text.masking import Vocabulary
+from louver.text.scripts import is_ideograph
 from louver.text.truncation import Ids
 
 FILE = "tokenizer.json"
@@ -122,7 +123,7 @@ class Tokenizer:
         Args:
             texts: any.
             segment: cuts a text into words that give the text again when they are joined, as ``jieba.lcut`` does; None
-                takes the tokenizer's own words, which for Chinese are characters.
+                takes the tokenizer's own words, and each token by itself in Chinese and Japanese.
 
         Raises:
             OptionError: if the words of `segment` do not give the text again.
@@ -131,7 +132,7 @@ class Tokenizer:
         texts = self._cleaned(texts)
         for text, encoding in zip(texts, self.core.encode_batch(texts, add_special_tokens=False), strict=True):
             if segment is None:
-                words = [-1 if word is None else word for word in encoding.word_ids]
+                words = _own_words(text, encoding)
             else:
                 pieces = list(segment(text))
                 if "".join(pieces) != text:
@@ -161,6 +162,20 @@ class Tokenizer:
         if second is not None:
             parts = [self.prefix, ids, self.middle, second, self.suffix]
         return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+
+def _own_words(text: str, encoding: tokenizers.Encoding) -> list[int]:
+    """Number a tokenizer's own words. Some take a stretch of ideographs for one: there, each token is a word."""
+    numbers: list[int] = []
+    before: tuple[int | None, int, int] = (None, 0, 0)
+    for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+        same = word is not None and word == before[0]
+        if same and (start, end) != before[1:]:  # bytes of one character stay together
+            beside = text[max(start - 1, 0) : start + 1]
+            same = not any(map(is_ideograph, beside))
+        numbers.append((numbers[-1] if numbers else -1) + (not same))
+        before = (word, start, end)
+    return numbers
 
 
 def _around(probe: tokenizers.Encoding) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -205,6 +205,8 @@ class PairedRows(MaskedRows):
             second = self._parts(self._other(number, draw))[1]
         elif wrong:
             first, second = second, first
+        left = self.room - len(first[0])  # a cut that waits for a word's end may leave less than a half
+        second = second[0][:left], second[1][:left]
         hidden = [self.masking.hide(*part, self.vocabulary, draw) for part in (first, second)]
         wrapped = [
             self.tokenizer.wrap(hidden[0][0], hidden[1][0]),

@@ -23,7 +23,7 @@ from louver.bundle import Bundle, Record, check_target
 from louver.encoders import positions
 from louver.encoders.plug import base_of
 from louver.encoders.pooling import Reader, separator_of
-from louver.encoders.words import masked_model
+from louver.encoders.words import has_word_head, masked_model
 from louver.errors import DataError
 from louver.tasks import Batch
 from louver.text import Tokenizer
@@ -82,6 +82,8 @@ def pretrain(
     tokenizer = Tokenizer.open(source.path)
     masking = Masking(options.share, options.unit, options.masked, options.replaced)
     torch.manual_seed(options.seed)
+    if not has_word_head(source):
+        say("the bundle has no masked-word head; training begins with a new one")
     encoder = masked_model(source, new_head=True)
     pupil = MaskedWords(encoder, separator_of(source.path, encoder))
     pupil.to("cuda" if torch.cuda.is_available() else "cpu")
