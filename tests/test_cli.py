@@ -230,3 +230,58 @@ def test_embeddings_are_evaluated_on_pairs(long_bundle: Bundle, tmp_path: Path) 
     code, _, err = call("evaluate", long_bundle.path, rows, "--pair", "other")
     assert code == 2
     assert "no column 'other'; it has: text, pair, alike" in err
+
+
+def test_trainings_of_every_kind(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    """Each writes a bundle, with settings as they were given."""
+    short = ("--epochs", 1, "--max-length", 32, "--report", "none", "--precision", "float32")
+    few, lora = (*short, "--patience", 1, "--warmup", 0.2, "--weight-decay", 0.02, "--max-gradient", 2), tmp_path / "l"
+    adapted = ("--adapter", "lora", "--adversary", "fgm", "--drop-edges", 0.9, "--no-sparse-advice")
+    code, _, err = call("finetune", fresh_bundle.path, colours, "--into", lora, *few, *adapted)
+    assert code == 0, err
+    settings = Bundle.open(lora).card.history[-1].settings
+    assert [settings[name] for name in ("patience", "warmup", "weight_decay", "max_gradient")] == [1, 0.2, 0.02, 2.0]
+    assert [settings[name] for name in ("adversary", "drop_edges", "sparse_advice", "report")] == [
+        "fgm",
+        0.9,
+        False,
+        [],
+    ]
+    code, _, err = call("attach", fresh_bundle.path, lora / "adapter", "--into", tmp_path / "again")
+    assert code == 0, err
+    code, out, err = call("doctor", lora, colours)
+    assert code == 0, err
+    assert set(json.loads(out)) == {"found", "doubtful"}
+
+    tags = [{"text": f"moss {row['text']}", "spans": [[0, 4, "green"]]} for row in colour_rows(60)]
+    rows = write_jsonl(tmp_path / "tags.jsonl", tags)
+    tagger = tmp_path / "tags"
+    options = ("--task", "tag", "--truncate", "window", "--domain", colours)
+    code, _, err = call("finetune", fresh_bundle.path, rows, "--into", tagger, *short, *options)
+    assert code == 2
+    assert "texts of another domain serve labels of single texts" in err
+    code, _, err = call("finetune", fresh_bundle.path, rows, "--into", tagger, *short, *options[:4])
+    assert code == 0, err
+    assert Bundle.open(tagger).card.truncation == "window"
+
+    code, _, err = call("doctor", tagger, rows, "--task", "tag")
+    assert code == 2
+    assert "doubtful labels are looked for where every text has one label" in err
+    code, _, err = call("finetune", fresh_bundle.path, colours, "--into", tmp_path / "n", "--adapter", "lorra")
+    assert code == 2
+    assert "unknown adapter 'lorra'; did you mean 'lora'?" in err
+
+    mine = tmp_path / "mine"
+    code, _, err = call("pretrain", fresh_bundle.path, colours, "--into", mine, *short, "--masked", 1, "--replaced", 0)
+    assert code == 0, err
+    code, out, err = call("fill", mine, "the [MASK] sea", "--top", 2)
+    assert code == 0, err
+    assert len(json.loads(out)[0]) == 2
+    words = ("--template", "{text} is [MASK].", "--words", "red=red blue=blue green=green")
+    code, _, err = call("cloze", mine, colours, "--into", tmp_path / "cloze", *short, *words)
+    assert code == 0, err
+    code, _, err = call("vocabulary", mine, colours, "--into", tmp_path / "words", "--words", 3, "--least", 2)
+    assert code in (0, 2), err  # where each word is a token already, there is nothing to add
+    code, _, err = call("contrast", mine, colours, "--into", tmp_path / "embed", *short)
+    assert code == 0, err
+    assert Bundle.open(tmp_path / "embed").card.task == "embed"

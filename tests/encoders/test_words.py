@@ -12,7 +12,7 @@ from tests.conftest import colour_rows, write_jsonl
 from louver.bundle import Bundle
 from louver.encoders.words import Cloze, Template, Words
 from louver.errors import DataError, ModelError, OptionError, TextError
-from louver.tasks import Columns, Splits, make_splits, read_examples
+from louver.tasks import Columns, Example, Splits, make_splits, read_examples
 from louver.training import PretrainingOptions, cloze, pretrain
 from louver.training.options import ClozeOptions
 
@@ -125,3 +125,19 @@ def test_chinese_words(me5_small: Path) -> None:
     found = Cloze(model, Template("{text} 总之很<mask>。", {"good": ["好"], "bad": ["差"]}))
     assert found.labels == ("bad", "good")
     assert [core.id_to_token(i) for ids in found._ids for i in ids] == ["差", "好"]
+
+
+def test_rows_and_words_that_no_cloze_answers(words: Words, few: Splits, tmp_path: Path) -> None:
+    template = Template("{text} it is [MASK].", COLOURS)
+    first = few.train[0]
+    for example in (Example("a", "red", pair="b"), Example("a", ("red", "blue")), Example("a", 0.5)):
+        data = Splits([first, example], few.validation, few.test)
+        with pytest.raises(DataError, match="a cloze answers one label of one text"):
+            cloze(words.bundle, data, template, into=tmp_path / "b", progress=False)
+    with pytest.raises(OptionError, match="a word stands for two labels"):
+        Cloze(words, Template("{text} it is [MASK].", {"red": ["red"], "blue": ["blue", "red"]}))
+
+
+def test_more_guesses_than_words(words: Words) -> None:
+    with pytest.raises(OptionError, match="the tokenizer has 30522 words, got top=99999; give at most that"):
+        words.fill(["the [MASK]"], top=99_999)

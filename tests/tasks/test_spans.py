@@ -68,6 +68,24 @@ def test_words_that_cannot_be(words: Any, tags: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ({"text": ["a", "b"], "answer_start": [1]}, "2 answers with the starts"),
+        ({"text": ["x"]}, "1 answers with the starts"),
+        ({"text": None, "answer_start": 1}, "an answer is a text"),
+        ([5], "an answer is a text"),
+        ([{"start": 3}], "an answer is a text"),
+        ([{"text": 5, "start": 0}], "an answer is a text"),
+        ([{"text": "the", "start": "0"}], "an answer is a text"),
+        (5, "an answer is a text"),
+    ],
+)
+def test_answers_that_are_none(answers: Any, says: str) -> None:
+    with pytest.raises(DataError, match=f"row 1: .*{says}"):
+        read_answers(answers, "the sea", "row 1")
+
+
+@pytest.mark.parametrize(
     ("words", "text"),
     [
         (["他", "说", "，", "北京", "！"], "他说，北京！"),

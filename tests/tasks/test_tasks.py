@@ -43,6 +43,10 @@ def test_groups_stay_together_and_dates_rise() -> None:
     assert max(e.group for e in data.validation) <= min(e.group for e in data.test)
     with pytest.raises(DataError, match="date '2017/3/9' is not ISO 8601"):
         make_splits([(Example(e.text, e.label, "2017/3/9"), "") for e, _ in examples(9)], by="date")
+    with pytest.raises(DataError, match="no row is older than 2017-03-09; dates that are all alike split nothing"):
+        make_splits([(Example(e.text, e.label, "2017-03-09"), "") for e, _ in examples(9)], by="date")
+    with pytest.raises(DataError, match="seed must not be negative, got -1"):
+        make_splits(examples(9), seed=-1)
 
 
 def test_a_group_in_two_named_parts_is_refused() -> None:

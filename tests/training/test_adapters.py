@@ -137,12 +137,27 @@ def test_peft_reads_the_small_files(made: dict[str, Bundle], fresh_bundle: Bundl
     assert float((ours - theirs).abs().max()) < 1e-5
 
 
-def test_another_encoder_is_refused(made: dict[str, Bundle], long_bundle: Bundle, tmp_path: Path) -> None:
+def test_another_encoder_and_damaged_files_are_refused(
+    made: dict[str, Bundle], long_bundle: Bundle, fresh_bundle: Bundle, tmp_path: Path
+) -> None:
     small = made["lora"].path / "adapter"
     with pytest.raises(BundleError, match=r"was trained on the bundle [0-9a-f]{12}…, and .* is [0-9a-f]+…; give"):
         attach(long_bundle, small, into=tmp_path / "b")
     with pytest.raises(BundleError, match=r"holds no adapter; give the directory .adapter. of a bundle"):
         attach(long_bundle, tmp_path, into=tmp_path / "b")
+    for damage, says in [
+        (lambda d: (d / "head.safetensors").unlink(), "do not fit"),
+        (lambda d: (d / "head.safetensors").write_bytes(b"nothing"), "do not fit"),
+        (lambda d: (d / "louver_adapter.json").write_text("{"), "is no description of an adapter"),
+        (lambda d: (d / "adapter_model.safetensors").unlink(), "lacks adapter_model.safetensors; copy it again"),
+        (lambda d: (d / "adapter_model.safetensors").write_bytes(b"nothing"), "do not fit"),
+    ]:
+        broken = tmp_path / "broken"
+        shutil.rmtree(broken, ignore_errors=True)
+        shutil.copytree(small, broken)
+        damage(broken)  # type: ignore[no-untyped-call]
+        with pytest.raises(BundleError, match=says):
+            attach(fresh_bundle, broken, into=tmp_path / "b")
     assert json.loads((small / "louver_adapter.json").read_text("utf8"))["card"]["labels"] == ["blue", "green", "red"]
     assert load_file(small / "head.safetensors")["bias"].shape == (3,)
 

@@ -5,16 +5,18 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.conftest import write_jsonl
+from tests.conftest import small_bert, write_jsonl
 
 import louver
 from louver.bundle import Bundle
 from louver.errors import DataError, OptionError
 from louver.tasks.similar import Similar, check_similar, read_similar
 from louver.training import ContrastOptions, contrast
+from louver.training.contrast import _split
 
 OPTIONS = ContrastOptions(epochs=6, batch_size=16, learning_rate=2e-3, max_length=32)
 TOPICS = [
@@ -142,10 +144,43 @@ def test_rows_that_cannot_be(tmp_path: Path, long_bundle: Bundle) -> None:
         check_similar([Similar(("a",)), Similar(("a", "b"))])
     with pytest.raises(DataError, match="a score belongs to two texts"):
         check_similar([Similar(("a", "b", "c"), 1.0)])
-    with pytest.raises(DataError, match="contrast holds out rows to judge by, and there are 2; give four or more"):
+    with pytest.raises(
+        DataError, match="share no text with the others, and 2 rows have 2 such parts; give four rows or more"
+    ):
         contrast(long_bundle, [Similar(("a",)), Similar(("b",))], into=tmp_path / "b", progress=False)
     with pytest.raises(DataError, match="validation needs scored pairs"):
         contrast(long_bundle, [Similar(("a",))], into=tmp_path / "b", validation=[Similar(("a", "b"))], progress=False)
     long = ContrastOptions(max_length=4096)
     with pytest.raises(OptionError, match="reads 2048 tokens, got max_length=4096; extend it first"):
         contrast(long_bundle, [Similar((c,)) for c in "abcd"], into=tmp_path / "b", options=long, progress=False)
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("negatives", {"text": "a", "pair": "b", "negative": None}, "a text must be a string, got NoneType"),
+        ("number", {"text": "a", "pair": "b", "negative": 3}, "a text must be a string, got int"),
+    ]
+    for name, row, says in cases:
+        with pytest.raises(DataError, match=f"row 1: {says}"):
+            read_similar(write_jsonl(tmp_path / f"{name}.jsonl", [row]), pair="pair", negative="negative")
+    for score in (float("nan"), float("inf"), None, "high"):
+        rows = write_jsonl(tmp_path / "scores.jsonl", [{"text": "a", "pair": "b", "score": score}])
+        with pytest.raises(DataError, match=r"row 1: score .* is no number; mend the row"):
+            read_similar(rows, pair="pair", score="score")
+    marks = [Similar(("\u0301", "a"), 1.0), Similar(("b", "c"), 0.0)]
+    with pytest.raises(DataError, match="no character that the tokenizer knows"):
+        contrast(long_bundle, [Similar(("a",))] * 9, into=tmp_path / "b", validation=marks, progress=False)
+
+
+def test_held_out_rows_share_no_text_with_the_others() -> None:
+    rows = [Similar((f"question {i}", f"answer {i // 4}")) for i in range(40)]
+    for seed in range(5):
+        train, held = _split(rows, ContrastOptions(seed=seed, validation=0.2))
+        assert len(train) + len(held) == 40
+        assert 4 <= len(held) <= 8
+        assert not {t for row in train for t in row.texts} & {t for row in held for t in row.texts}
+
+
+def test_an_encoder_without_dropout_cannot_be_its_own_partner(tmp_path: Path, minilm_l3: Path) -> None:
+    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    small_bert(tmp_path / "m", minilm_l3, **plain)
+    bundle = louver.extend(tmp_path / "m", into=tmp_path / "b", max_length=64)
+    with pytest.raises(OptionError, match="the encoder has no dropout, so that a text's two readings are one"):
+        contrast(bundle, [Similar((f"a {i}",)) for i in range(9)], into=tmp_path / "c", progress=False)

@@ -19,7 +19,7 @@ from louver.errors import OptionError, TrainingError
 from louver.tasks import Classification, Columns, Example, Features, Splits, make_splits, read_examples
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
-from louver.training.diagnosis import examine, of_curves, of_vectors
+from louver.training.diagnosis import examine, of_curves, of_start, of_vectors
 from louver.training.fit import fit
 from louver.training.judgement import Judgement
 from louver.training.learner import Learner
@@ -192,3 +192,22 @@ def test_the_doctor_lists_doubtful_labels(fresh_bundle: Bundle, tmp_path: Path) 
 def test_what_was_not_trained_has_no_diagnosis(fresh_bundle: Bundle) -> None:
     with pytest.raises(OptionError, match="was not trained by this louver; its history has no step that was watched"):
         examine(fresh_bundle)
+
+
+@pytest.mark.parametrize("steps", [20, 60, 400])
+def test_noise_is_no_divergence(steps: int) -> None:
+    """Losses of batches of one or two texts, flat or falling: an alarm in one run of thirty at most."""
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for run in range(200):
+        trend = 1.0 if run % 2 else np.linspace(1, 0.3, steps)
+        log = Log(losses=(trend * rng.gamma(1.5, 1 / 1.5, steps)).tolist())
+        alarms += any(one.name == "divergence" for one in of_curves(log, [], prior=1.0))
+    assert alarms <= 6
+
+
+def test_a_training_that_gains_nothing_says_so() -> None:
+    start: dict[str, float] = {"epoch": 0.0, "score": -2.0}
+    (finding,) = of_start([start, {"epoch": 1.0, "score": -2.5, "loss": 1.0}])
+    assert "the start scored -2 on validation and the best epoch -2.5" in str(finding)
+    assert of_start([start, {"epoch": 1.0, "score": -1.9, "loss": 1.0}]) == []

@@ -183,6 +183,21 @@ def test_pairs_are_wrong_half_the_time_and_hide_no_special(wrong: str, tokenizer
     assert [int(rows[i]["wrong"]) for i in range(60)] != marks[:60]
 
 
+def test_pairs_fit_into_the_room_whatever_words_are_as_long_as(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A cut waits for a word's end, and the other half may come from a longer text."""
+    found = ["sea " * 5 + "z" * 90 for _ in range(20)] + ["moss " * 60] * 20
+    corpus = corpus_of(found, tokenizer, tmp_path)
+    every = np.arange(len(corpus))
+    rows = PairedRows(corpus, every, tokenizer, Masking(), room=64, seed=0, static=False, wrong="next")
+    assert max(len(rows[i]["input_ids"]) for i in range(len(rows))) == 64
+
+
+def test_held_out_texts_without_words_are_told(fresh_bundle: Bundle, tmp_path: Path) -> None:
+    options = PretrainingOptions(epochs=1, max_length=32, validation=0.5, seed=1)
+    with pytest.raises(DataError, match="the held-out texts have no word that could be hidden"):
+        pretrain(fresh_bundle, ["吖"] * 9, into=tmp_path / "b", options=options, progress=False)
+
+
 def test_the_order_of_sentences_is_learned(fresh_bundle: Bundle, tmp_path: Path) -> None:
     """Red words come before blue ones."""
     rng = random.Random(0)

@@ -85,6 +85,61 @@ def test_resumed_equals_uninterrupted(
     assert scores[0] == scores[1]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"patience": 1, "learning_rate": 1e-9, "head_learning_rate": 1e-9, "epochs": 4},  # ends for want of progress
+        {"accumulation": 3, "drop_edges": 0.5, "epochs": 2},  # 8 batches an epoch are two steps and a rest
+    ],
+)
+def test_patience_seeds_and_curves_go_on_too(
+    options: dict[str, Any], fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train("finetune", fresh_bundle, colours, tmp_path / "whole" / "b", **options)
+    with monkeypatch.context() as patch:
+        kill_after(11, patch)
+        with pytest.raises(Killed):
+            train("finetune", fresh_bundle, colours, tmp_path / "b", **options)
+    resumed = train("finetune", fresh_bundle, colours, tmp_path / "b", **options)
+    assert same(whole, resumed)
+    numbers = [made.card.history[-1].numbers for made in (whole, resumed)]
+    for name in ("steps", "epochs", "curves"):
+        assert numbers[0][name] == numbers[1][name]
+
+
+def test_other_validation_and_pooling_are_other_trainings(
+    fresh_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Similar((text,)) for text in dict.fromkeys(row["text"] for row in colour_rows(120))]
+    options = ContrastOptions(epochs=3, batch_size=16, max_length=32)
+
+    def learn(sign: float, pooling: Any = "mean") -> Bundle:
+        judges = [Similar((a, b), sign * i) for i, (a, b) in enumerate([("red", "rose"), ("sea", "sky"), ("a", "b")])]
+        shared: dict[str, Any] = {"validation": judges, "options": options, "progress": False}
+        return contrast(fresh_bundle, rows, into=tmp_path / "b", pooling=pooling, **shared)
+
+    with monkeypatch.context() as patch:
+        kill_after(11, patch)
+        with pytest.raises(Killed):
+            learn(1.0)
+    with pytest.raises(TrainingError, match="holds an interrupted training with other settings"):
+        learn(-1.0)
+    with pytest.raises(TrainingError, match="holds an interrupted training with other settings"):
+        learn(1.0, "cls")
+
+
+def test_nothing_was_lost_before_the_first_checkpoint(
+    fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So other settings may begin anew."""
+    with monkeypatch.context() as patch:
+        kill_after(3, patch)
+        with pytest.raises(Killed):
+            train("finetune", fresh_bundle, colours, tmp_path / "b")
+    assert (tmp_path / ".b.training").is_dir()
+    train("finetune", fresh_bundle, colours, tmp_path / "b", epochs=1)
+
+
 def test_the_same_seed_gives_the_same_bundle(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
     first, second = (train("pretrain", fresh_bundle, colours, tmp_path / name, seed=3) for name in "ab")
     assert same(first, second)

@@ -118,6 +118,30 @@ def schedule(
     gradient_checkpointing: Annotated[
         bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
     ] = False,
+    precision: Annotated[
+        str | None, typer.Option("--precision", help="Of products: auto, float32, bf16, or fp16 on GPUs.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option("--patience", help="Epochs without a better score after which training stops.")
+    ] = None,
+    warmup: Annotated[
+        float | None, typer.Option("--warmup", help="Share of the steps in which the learning rate rises.")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Of matrices.")] = None,
+    max_gradient: Annotated[float | None, typer.Option("--max-gradient", help="Norm to clip gradients to.")] = None,
+    drop_edges: Annotated[
+        float | None, typer.Option("--drop-edges", help="Share of each layer's pairs that a batch keeps.")
+    ] = None,
+    sparse_advice: Annotated[
+        bool | None,
+        typer.Option(
+            "--sparse-advice/--no-sparse-advice",
+            help="Under a sparse pattern, three quarters of the default learning rate, and half as much warm-up more.",
+        ),
+    ] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", help="Where curves go too: tensorboard,wandb,mlflow, or none.")
+    ] = None,
 ) -> dict[str, Any]:
     """Take the flags of any training; those that were left out have the defaults of the kind of training.
 
@@ -136,6 +160,14 @@ def schedule(
         "accumulation": accumulation,
         "sharding": sharding,
         "gradient_checkpointing": gradient_checkpointing or None,
+        "precision": precision,
+        "patience": patience,
+        "warmup": warmup,
+        "weight_decay": weight_decay,
+        "max_gradient": max_gradient,
+        "drop_edges": drop_edges,
+        "sparse_advice": sparse_advice,
+        "report": None if report is None else tuple(name for name in report.split(",") if name and name != "none"),
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -24,8 +24,15 @@ from louver.cli.options import (
 )
 from louver.cli.options import rows as rows_flags
 from louver.cli.options import schedule as schedule_flags
-from louver.errors import OptionError
+from louver.errors import OptionError, unknown
 
+TruncateTraining = Annotated[
+    str,
+    typer.Option(
+        "--truncate",
+        help="What to do with longer texts, now and afterwards: head, tail, head_tail, middle, or window (read all).",
+    ),
+]
 ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give every class the same say.")]
 
 
@@ -44,6 +51,8 @@ def pretrain(
         str,
         typer.Option(help="A question beside: next (does the second part follow?) or order (is it after the first?)."),
     ] = "none",
+    masked: Annotated[float, typer.Option(help="Of the hidden tokens, the share that becomes the mask.")] = 0.8,
+    replaced: Annotated[float, typer.Option(help="Of the hidden tokens, the share that becomes another token.")] = 0.1,
     static_masks: Annotated[bool, typer.Option("--static-masks", help="The same in every epoch.")] = False,
     packing: Annotated[bool, typer.Option("--packing/--no-packing", help="Several short texts a row.")] = True,
     seed: Annotated[int, typer.Option("--seed", help="Of split, masks and training.")] = 0,
@@ -54,7 +63,8 @@ def pretrain(
     from louver.training import PretrainingOptions
     from louver.training import pretrain as train
 
-    masks: dict[str, Any] = {"unit": unit, "share": share, "static_masks": static_masks, "packing": packing}
+    masks: dict[str, Any] = {"unit": unit, "share": share, "masked": masked, "replaced": replaced}
+    masks |= {"static_masks": static_masks, "packing": packing}
     options = PretrainingOptions(seed=seed, sentences=cast(Any, sentences), **masks, **schedule)
     shared: dict[str, Any] = {"segment": segmenter(segment), "progress": sys.stderr.isatty(), "say": say}
     done(train(bundle, read_texts(data, text), into=into, options=options, **shared), json_file)
@@ -102,6 +112,7 @@ def finetune(
     schedule: dict[str, Any],
     metric: MetricName = None,
     class_weights: ClassWeights = False,
+    truncate: TruncateTraining = "head",
     adversary: Annotated[
         str | None, typer.Option(help="Learn from the worst small change of the embeddings too: fgm or pgd.")
     ] = None,
@@ -115,15 +126,20 @@ def finetune(
     json_file: JsonFile = None,
 ) -> None:
     """Teach a bundle a task: labels or a number of texts or pairs, spans of texts, answers to questions."""
+    from louver.encoders.adapters import KINDS
     from louver.text import read_texts
     from louver.training import AdapterOptions, TrainingOptions
     from louver.training import finetune as train
 
     against = cast(Any, adversary)
-    options = TrainingOptions(seed=rows.seed, class_weights=class_weights, adversary=against, **schedule)
+    options = TrainingOptions(
+        seed=rows.seed, class_weights=class_weights, truncation=truncate, adversary=against, **schedule
+    )
     shared: dict[str, Any] = {"metric_name": metric, "progress": sys.stderr.isatty(), "say": say}
     if domain is not None:
-        shared["domain"] = [str(text) for text in read_texts(domain, rows.columns.text) if text]
+        shared["domain"] = list(read_texts(domain, rows.columns.text))
+    if adapter is not None and adapter not in KINDS:
+        raise OptionError(unknown("adapter", adapter, KINDS))
     chosen = None if adapter is None else AdapterOptions(kind=cast(Any, adapter))
     made = train(bundle, rows.splits(data), into=into, task=rows.task, options=options, adapter=chosen, **shared)
     done(made, json_file)

@@ -247,5 +247,12 @@ def read_description(directory: str | Path) -> tuple[AdapterOptions, str, dict[s
     file = Path(directory) / FILE
     if not file.is_file():
         raise BundleError(f"{directory} holds no adapter; give the directory 'adapter' of a bundle trained with one")
-    found = json.loads(file.read_text("utf8"))
-    return AdapterOptions(**found["adapter"]), found["base"], found["card"]
+    try:
+        found = json.loads(file.read_text("utf8"))
+        options, base, card = AdapterOptions(**found["adapter"]), str(found["base"]), dict(found["card"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleError(f"{file} is no description of an adapter; copy it again from the bundle") from error
+    weights = "adapter_model.safetensors" if options.kind in ("lora", "ia3") else WEIGHTS
+    if not (file.parent / weights).is_file():  # peft would take the directory for a name on the hub
+        raise BundleError(f"{directory} lacks {weights}; copy it again from the bundle")
+    return options, base, card

@@ -178,6 +178,9 @@ class Cloze:
             np.asarray(words._core.encode(part, add_special_tokens=False).ids, np.int64) for part in (before, after)
         ]
         self._ids = [self._tokens(label) for label in self.labels]
+        every = [number for ids in self._ids for number in ids]
+        if len(set(every)) < len(every):
+            raise OptionError("a word stands for two labels, or twice for one; give each label words of its own")
 
     def _tokens(self, label: str) -> list[int]:
         found = []

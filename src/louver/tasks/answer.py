@@ -48,15 +48,15 @@ class Answering:
         return objects([_answers(example) for example in examples])
 
     def teach(self, target: Any, text: str, offsets: np.ndarray | None) -> Feature:
-        """Return the tokens (first, last) of the first answer; (0, 0) if the piece does not hold all of it."""
+        """Return the tokens (first, last) of the first answer that the piece holds whole; (0, 0) if it holds none."""
         assert offsets is not None
         where = np.zeros(2, np.int64)
-        if target:
-            span = target[0]
+        for span in target:
             touched = np.flatnonzero((offsets[:, 0] >= 0) & (offsets[:, 0] < span.end) & (offsets[:, 1] > span.start))
             whole = len(touched) and offsets[touched[0], 0] <= span.start and offsets[touched[-1], 1] >= span.end
             if whole:
                 where[:] = touched[0], touched[-1]
+                break
         return {"where": where}
 
     def loss(self, outputs: Tensor, batch: Batch, weights: Tensor | None = None) -> Tensor:

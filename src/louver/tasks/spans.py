@@ -84,18 +84,31 @@ def read_answers(value: object, text: str, where: str) -> tuple[Span, ...]:
     """
     if value is None or value == "":
         return ()
-    items: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Sequence) else []
-    if isinstance(value, Mapping):
-        texts, starts = value.get("text", []), value.get("answer_start", value.get("start", []))
-        if isinstance(texts, str):
-            texts, starts = [texts], [starts]
-        items = [{"text": a, "start": b} for a, b in zip(texts, starts, strict=True)]
     found = []
-    for item in items:
-        answer = item if isinstance(item, str) else item.get("text")
-        start = text.find(item) if isinstance(item, str) else item.get("start", item.get("answer_start"))
-        if type(start) is not int or start < 0 or text[start : start + len(answer)] != answer:
-            raise DataError(f"{where}: answer {answer!r} does not stand in the text at character {start}; mend the row")
+    for answer, start in _answers(value, where):
+        place = text.find(answer) if start is None else start
+        if place < 0 or text[place : place + len(answer)] != answer:
+            raise DataError(f"{where}: answer {answer!r} does not stand in the text at character {place}; mend the row")
         if answer:
-            found.append(Span(start, start + len(answer), ""))
+            found.append(Span(place, place + len(answer), ""))
     return tuple(found)
+
+
+def _answers(value: object, where: str) -> list[tuple[str, int | None]]:
+    """Return (text, start) of each answer; no start where it has to be looked for."""
+    items: list[Any] = [value] if isinstance(value, str) else list(value) if isinstance(value, Sequence) else [value]
+    if isinstance(value, Mapping) and isinstance(value.get("text"), Sequence) and not isinstance(value["text"], str):
+        starts = value.get("answer_start", value.get("start", []))
+        if not isinstance(starts, Sequence) or len(starts) != len(value["text"]):
+            raise DataError(
+                f"{where}: {len(value['text'])} answers with the starts {starts!r}; give one start for each"
+            )
+        items = [{"text": a, "start": b} for a, b in zip(value["text"], starts, strict=True)]
+    found: list[tuple[str, int | None]] = []
+    for item in items:
+        answer = item.get("text") if isinstance(item, Mapping) else item
+        start = item.get("start", item.get("answer_start")) if isinstance(item, Mapping) else None
+        if not isinstance(answer, str) or (isinstance(item, Mapping) and type(start) is not int):
+            raise DataError(f'{where}: an answer is a text, or {{"text", "start"}}, got {item!r}; mend the row')
+        found.append((answer, start))
+    return found

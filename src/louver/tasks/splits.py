@@ -60,6 +60,8 @@ def make_splits(
     """
     if min(shares) <= 0 or sum(shares) >= 1:
         raise DataError(f"shares of validation and test must be positive and leave training some, got {shares}")
+    if seed < 0:
+        raise DataError(f"seed must not be negative, got {seed}; 0 is the default")
     for word in drop:
         if word not in DROPPABLE:
             raise DataError(unknown("fault to drop", word, DROPPABLE))
@@ -81,6 +83,10 @@ def make_splits(
     return Splits(cleaned["train"], cleaned["validation"], cleaned["test"], dict(dropped))
 
 
+def _dropping(fault: str) -> str:
+    return f"leave such rows out with --drop {fault} (in a recipe, drop: [{fault}])"
+
+
 def _readable(example: Example, row: int, drop: Sequence[str], dropped: Counter[str]) -> bool:
     try:
         check(example.text)
@@ -88,7 +94,7 @@ def _readable(example: Example, row: int, drop: Sequence[str], dropped: Counter[
             check(example.pair)
     except TextError as error:
         if "empty" not in drop:
-            raise DataError(f"row {row} cannot be read: {error}; or drop such rows with drop: [empty]") from error
+            raise DataError(f"row {row} cannot be read: {error}; or {_dropping('empty')}") from error
         dropped["empty"] += 1
         return False
     return True
@@ -101,6 +107,8 @@ def _cut(pool: list[Example], share: float, seed: int, by: str) -> tuple[list[Ex
     if by == "date":
         ordered = sorted(pool, key=lambda e: _date(e.group))
         first = _date(ordered[-count].group)
+        if first == _date(ordered[0].group):
+            raise DataError(f"no row is older than {ordered[0].group}; dates that are all alike split nothing")
         return [e for e in ordered if _date(e.group) < first], [e for e in ordered if _date(e.group) >= first]
     if by == "group":
         sizes = Counter(e.group for e in pool)
@@ -145,7 +153,7 @@ def _without_shared(
         if shared and "duplicates" not in drop:
             raise DataError(
                 f"{len(shared)} {name} rows are also in another part, the first is {shared[0].text[:60]!r}; "
-                "remove them, or say drop: [duplicates]"
+                f"remove them, or {_dropping('duplicates')}"
             )
         rows: list[Example] = []
         for example in parts[name]:
@@ -166,7 +174,7 @@ def _with_learnable_labels(
     """Refuse or drop labels that training has once or never."""
     clean = dict(parts)
     if "rare" not in drop and (rare := _rare_names(clean["train"])):
-        raise DataError(f"class {min(rare)!r} has one training example; give it more, or say drop: [rare]")
+        raise DataError(f"class {min(rare)!r} has one training example; give it more, or {_dropping('rare')}")
     taught = {label for e in clean["train"] for label in names_of(e.label)}
     while rare := _rare_names(clean["train"]):  # a row with several labels takes its others with it
         rows = [e for e in clean["train"] if not set(names_of(e.label)) & rare]
@@ -178,7 +186,8 @@ def _with_learnable_labels(
         unseen = sorted({label for e in clean[name] for label in names_of(e.label)} - taught)
         if unseen and "unseen" not in drop:
             raise DataError(
-                f"label {unseen[0]!r} of a {name} row never occurs in training; check the split, or say drop: [unseen]"
+                f"label {unseen[0]!r} of a {name} row never occurs in training; check the split, or "
+                f"{_dropping('unseen')}"
             )
         dropped["rare or unseen"] += len(clean[name]) - len(rows)
         clean[name] = rows

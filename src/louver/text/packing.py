@@ -18,17 +18,29 @@ from louver.text.truncation import Ids
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """Texts in one row.
+    """Texts in one row. What stands for every token is made when it is asked for: a corpus has many rows.
 
     Attributes:
         texts: their numbers, in the order in which they stand.
-        documents: (tokens,) number of each token's text within the row, from 0.
-        positions: (tokens,) place of each token in its own text, from 0.
+        counts: tokens of each.
     """
 
     texts: tuple[int, ...]
-    documents: Ids
-    positions: Ids
+    counts: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Tokens of the row."""
+        return sum(self.counts)
+
+    @property
+    def documents(self) -> Ids:
+        """(tokens,) number of each token's text within the row, from 0."""
+        return np.repeat(np.arange(len(self.counts)), self.counts)
+
+    @property
+    def positions(self) -> Ids:
+        """(tokens,) place of each token in its own text, from 0."""
+        return np.concatenate([np.arange(count) for count in self.counts])
 
 
 def pack(lengths: Sequence[int], room: int) -> list[Pack]:
@@ -55,11 +67,4 @@ def pack(lengths: Sequence[int], room: int) -> list[Pack]:
             rows.append([])
         rows[row].append(text)
         insort(free, (left - lengths[text], row))
-    return [_pack(texts, lengths) for texts in rows]
-
-
-def _pack(texts: Sequence[int], lengths: Sequence[int]) -> Pack:
-    counts = [lengths[text] for text in texts]
-    documents = np.repeat(np.arange(len(texts)), counts)
-    positions = np.concatenate([np.arange(count) for count in counts])
-    return Pack(tuple(texts), documents, positions)
+    return [Pack(tuple(texts), tuple(int(lengths[text]) for text in texts)) for texts in rows]

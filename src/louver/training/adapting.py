@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from louver.bundle import Bundle, Card, Record, check_target
@@ -135,12 +136,16 @@ def _attached(source: Bundle, adapter: Path) -> tuple[Reader, Adapted, Card]:
         )
     card = source.card.model_copy(update=about)
     encoder = encoder_of(source)
-    adapted = Adapted(encoder, options, trained=adapter)
-    outputs = 0 if card.task == "embed" else task_of(card).outputs
-    separator = separator_of(source.path, encoder) if card.inputs == "pair" else None
-    reader = Reader(adapted.merge(), card.pooling, outputs, separator=separator)
-    if reader.head is not None:
-        reader.head.load_state_dict(load_file(adapter / HEAD))
+    try:
+        adapted = Adapted(encoder, options, trained=adapter)
+        outputs = 0 if card.task == "embed" else task_of(card).outputs
+        separator = separator_of(source.path, encoder) if card.inputs == "pair" else None
+        reader = Reader(adapted.merge(), card.pooling, outputs, separator=separator)
+        if reader.head is not None:
+            reader.head.load_state_dict(load_file(adapter / HEAD))
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise BundleError(f"the files in {adapter} do not fit ({reason}); copy them again from the bundle") from error
     return reader.eval(), adapted, card
 
 

@@ -25,6 +25,8 @@ def with_adversary(table: nn.Module, loss: Tensor, again: Callable[[], Tensor], 
     outputs: list[Tensor] = []
 
     def shift(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        if not output.requires_grad:  # of a frozen table: its output is what moves
+            output = output.detach().requires_grad_()
         outputs.append(output if change is None else output + change)
         return outputs[-1]
 

@@ -17,6 +17,7 @@ from louver.encoders.words import Cloze, Template, Words
 from louver.errors import DataError
 from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Batch, Classification, Splits, collate, metric
+from louver.training import diagnosis
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
 from louver.training.masked import MaskedWords
@@ -64,6 +65,9 @@ def cloze(
     words = Words(source)
     asked = Cloze(words, template)
     task = Classification("single", asked.labels)
+    for example in (*data.train, *data.validation):
+        if not isinstance(example.label, str) or example.pair:
+            raise DataError(f"a cloze answers one label of one text, got {example.label!r}; take rows of that kind")
     missing = sorted({str(e.label) for part in (data.train, data.validation) for e in part} - set(asked.labels))
     if missing:
         raise DataError(f"label {missing[0]!r} has no words in the template; give it some")
@@ -90,7 +94,7 @@ def cloze(
         "parent": source.digest,
         "options": options.model_dump(mode="json"),
         "template": [template.pattern, dict(template.words)],
-        "data": fingerprint(rows),
+        "data": fingerprint([rows, asked.rows([e.text for e in data.validation], source.card.max_length), truth]),
     }
     with places(into, key) as where:
         result = fit(
@@ -106,7 +110,14 @@ def cloze(
             say=say,
         )
     decisions = task.decisions(result.best.logits)
+    findings = diagnosis.of_curves(result.log, result.history, diagnosis.priors(task, targets))
+    findings += diagnosis.of_start(result.history) + diagnosis.of_answers(task, truth, decisions)
+    for finding in findings:
+        say(f"found: {finding}")
     numbers: dict[str, Any] = {
+        "steps": result.steps,
+        "curves": result.log.to_json(),
+        "diagnosis": [one.to_json() for one in findings],
         "no_examples": score_with_interval(scorer, truth, task.decisions(start.logits)).to_json(),
         "validation": {name: score_with_interval(scorer, truth, decisions).to_json()},
         "epochs": result.history,

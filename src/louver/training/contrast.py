@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from louver.bundle import Bundle, Record, check_target
 from louver.encoders.pooling import Pooling, Reader, encoder_of
-from louver.errors import DataError, need_extra
+from louver.errors import DataError, OptionError, need_extra
 from louver.measure.similarity import cosines
 from louver.tasks import Batch, Feature
 from louver.tasks.metrics import spearman
@@ -73,6 +74,7 @@ def contrast(
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     options = suited(options or ContrastOptions(), source)
     check_similar(rows)
+    rows = list(dict.fromkeys(rows))  # a row that stands twice would be its own negative
     if validation is not None and any(row.score is None for row in validation):
         raise DataError("validation needs scored pairs; give their scores, or leave it out")
     length = tokens_to_read(options, source)
@@ -83,6 +85,10 @@ def contrast(
     train, held_out = (list(rows), list[Similar]()) if validation is not None else _split(rows, options)
     features = _features(train, tokenizer, card.prompt, length)
     columns = max(2, len(rows[0].texts))
+    if len(rows[0].texts) == 1 and not any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in reader.modules()):
+        raise OptionError(
+            "the encoder has no dropout, so that a text's two readings are one; give pairs, or set hidden_dropout_prob"
+        )
     objective = _objective(columns, options.scale, scored=rows[0].score is not None)
     join = _collate(tokenizer.pad_id)
     if validation is not None:
@@ -97,16 +103,15 @@ def contrast(
         "options": options.model_dump(mode="json"),
         "pooling": card.pooling,
         "data": fingerprint(features),
+        "validation": fingerprint([[*row.texts, str(row.score)] for row in validation or held_out]),
     }
     with places(into, key) as where:
-        result = fit(
-            reader, objective, features, judge, options, collator=join, places=where, progress=progress, say=say
-        )
-    findings = diagnosis.of_curves(result.log, result.history)
-    reading: Any = {"max_length": length, "truncation": Truncation.HEAD, "prompt": card.prompt}
+        shared: dict[str, Any] = {"collator": join, "places": where, "progress": progress, "say": say}
+        result = fit(reader, objective, features, judge, options, start=start, **shared)
+    prior = None if rows[0].score is not None else math.log(options.batch_size)
+    findings = diagnosis.of_curves(result.log, result.history, prior) + diagnosis.of_start(result.history)
     some = list(dict.fromkeys(row.texts[0] for row in rows))[:64]
-    pieces = [one.pieces[0] for one in inputs(tokenizer, some, **reading)]
-    findings += diagnosis.of_vectors(_embed(reader, pieces, tokenizer.pad_id))
+    findings += diagnosis.of_vectors(_embed(reader, _pieces(some, tokenizer, card.prompt, length), tokenizer.pad_id))
     for finding in findings:
         say(f"found: {finding}")
     numbers = {
@@ -132,21 +137,45 @@ def contrast(
 
 
 def _split(rows: Sequence[Similar], options: ContrastOptions) -> tuple[list[Similar], list[Similar]]:
-    if len(rows) < 4:
-        raise DataError(f"contrast holds out rows to judge by, and there are {len(rows)}; give four or more")
+    """Hold out rows that share no text with those that stay."""
+    families = _families(rows)
+    if len(rows) < 4 or len(set(families)) < 2:
+        raise DataError(
+            f"contrast holds out rows that share no text with the others, and {len(rows)} rows have "
+            f"{len(set(families))} such parts; give four rows or more, or scored pairs as validation"
+        )
     count = min(max(2, round(options.validation * len(rows))), len(rows) - 2)
-    order = np.random.default_rng(options.seed).permutation(len(rows))
-    return [rows[i] for i in order[count:]], [rows[i] for i in order[:count]]
+    held: set[int] = set()
+    for family in np.random.default_rng(options.seed).permutation(sorted(set(families))).tolist():
+        trial = held | {family}
+        if sum(one in trial for one in families) <= count or not held:
+            held = trial
+    parts: tuple[list[Similar], list[Similar]] = ([], [])
+    for row, family in zip(rows, families, strict=True):
+        parts[family in held].append(row)
+    return parts
+
+
+def _families(rows: Sequence[Similar]) -> list[int]:
+    """Number rows so that those that share a text, by whatever others, have the same number."""
+    owner = list(range(len(rows)))
+
+    def root(one: int) -> int:
+        while owner[one] != one:
+            owner[one] = owner[owner[one]]
+            one = owner[one]
+        return one
+
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        for text in row.texts:
+            owner[root(number)] = root(first.setdefault(text, number))
+    return [root(number) for number in range(len(rows))]
 
 
 def _features(rows: Sequence[Similar], tokenizer: Tokenizer, prompt: str, length: int) -> list[Feature]:
     """Tokenize every text of every row; the anchor stands for the row's length."""
-    flat = [text for row in rows for text in row.texts]
-    found = inputs(tokenizer, flat, max_length=length, truncation=Truncation.HEAD, prompt=prompt)
-    for text, one in zip(flat, found, strict=True):
-        if one.error is not None:
-            raise DataError(f"{text[:60]!r}: {one.error}")
-    pieces = iter(one.pieces[0] for one in found)
+    pieces = iter(_pieces([text for row in rows for text in row.texts], tokenizer, prompt, length))
     features = []
     for row in rows:
         texts = [next(pieces) for _ in row.texts]
@@ -154,6 +183,15 @@ def _features(rows: Sequence[Similar], tokenizer: Tokenizer, prompt: str, length
         score = {} if row.score is None else {"score": np.float32(row.score)}
         features.append({"input_ids": texts[0], "texts": texts, **score})
     return features
+
+
+def _pieces(texts: Sequence[str], tokenizer: Tokenizer, prompt: str, length: int) -> list[np.ndarray]:
+    """Tokenize texts, cut at their end; refuse one that gives no token."""
+    found = inputs(tokenizer, texts, max_length=length, truncation=Truncation.HEAD, prompt=prompt)
+    for text, one in zip(texts, found, strict=True):
+        if one.error is not None:
+            raise DataError(f"{text[:60]!r}: {one.error}")
+    return [one.pieces[0] for one in found]
 
 
 def _collate(pad_id: int) -> Callable[[Sequence[Feature]], Batch]:
@@ -191,8 +229,7 @@ def _by_rank(rows: Sequence[Similar], tokenizer: Tokenizer, prompt: str, length:
     """Judge by the rank correlation of cosines and scores."""
     truth = np.asarray([row.score for row in rows])
     texts = sorted({text for row in rows for text in row.texts})
-    found = inputs(tokenizer, texts, max_length=length, truncation=Truncation.HEAD, prompt=prompt)
-    pieces = [one.pieces[0] for one in found]
+    pieces = _pieces(texts, tokenizer, prompt, length)
     places = {text: place for place, text in enumerate(texts)}
 
     def judge(reader: Reader) -> Judgement:

@@ -147,8 +147,8 @@ class MaskedRows(Dataset[dict[str, Any]]):
         self.vocabulary = tokenizer.vocabulary()
         self.seed, self.static, self.epoch = seed, static, 0
         lengths = (corpus.lengths[numbers] + tokenizer.specials).tolist()
-        self.rows = pack(lengths, room) if packing else [_alone(i, count) for i, count in enumerate(lengths)]
-        self.lengths = [len(row.documents) for row in self.rows]
+        self.rows = pack(lengths, room) if packing else [Pack((i,), (count,)) for i, count in enumerate(lengths)]
+        self.lengths = [len(row) for row in self.rows]
 
     def set_epoch(self, epoch: int) -> None:
         """Draw masks anew; the Trainer calls it before every epoch."""
@@ -244,10 +244,6 @@ class PairedRows(MaskedRows):
         while cut < len(ids) - 1 and words[cut] == words[cut - 1]:
             cut += 1
         return (ids[:cut], words[:cut]), (ids[cut:], words[cut:])
-
-
-def _alone(text: int, count: int) -> Pack:
-    return Pack((text,), np.zeros(count, np.int64), np.arange(count))
 
 
 Collator = Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]

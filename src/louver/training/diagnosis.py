@@ -54,7 +54,7 @@ def of_curves(log: Log, history: Sequence[dict[str, float]], prior: float | None
         history: an entry an epoch, with loss and score.
         prior: loss of whoever answers by the frequency of the answers alone; None if that is not known.
     """
-    found = [_not_falling(log, prior), _diverging(log), _overfitting(history)]
+    found = [_not_falling(log, prior), _diverging(log, prior), _overfitting(history)]
     found += [_exploding(log), _vanishing(log), _padded(log)]
     return [one for one in found if one is not None]
 
@@ -68,7 +68,7 @@ def _not_falling(log: Log, prior: float | None) -> Finding | None:
         return None
     first, *_, last = _quarters(log.losses)
     # a start that is good already has no way to fall
-    high = last > (0.5 * prior if prior is not None else 0.0)
+    high = last > (0.5 * prior if prior is not None else 0.1)
     if not high or last < 0.98 * first or last > 1.2 * first:
         return None
     beside = "" if prior is None else f"; guessing by frequency has {prior:.3g}"
@@ -79,18 +79,41 @@ def _not_falling(log: Log, prior: float | None) -> Finding | None:
     )
 
 
-def _diverging(log: Log) -> Finding | None:
+def _diverging(log: Log, prior: float | None) -> Finding | None:
     if len(log.losses) < _FEW:
         return None
-    quarters = _quarters(log.losses)
-    low = min(*log.losses[:3], *quarters)  # a good start may be lost within a few steps
-    if quarters[-1] <= 1.2 * quarters[0] and quarters[-1] <= 2 * low + 0.3:
+    losses = np.asarray(log.losses)
+    early, *_, late = np.array_split(losses, 4)
+    first, last = float(early.mean()), float(late.mean())
+    width = max(10, len(losses) // 8)
+    low = float(np.convolve(losses, np.full(width, 1 / width), "valid").min())
+    # batches of one or two texts differ much: quarters do too
+    spread = float(np.sqrt(early.var() / len(early) + late.var() / len(late)))
+    rose = last > 1.2 * first and last - first > 4 * spread
+    worse_than_guessing = prior is not None and last > 1.5 * prior + 0.1 and last > 0.8 * first
+    shot_up = prior is not None and losses.max() > 8 * prior and last > 0.8 * prior  # and never came back
+    if not (rose or worse_than_guessing or shot_up or last > 2.5 * low + 0.3):
         return None
     return Finding(
         "divergence",
-        f"the loss rose to {quarters[-1]:.4g} in the last quarter of the steps, from {low:.4g}",
+        f"the loss is {last:.4g} in the last quarter of the steps; it was {losses[0]:.4g} at first, {low:.4g} at best "
+        f"and {losses.max():.4g} at worst",
         "Lower the learning rate (a third is a good first try), lengthen the warm-up",
     )
+
+
+def of_start(history: Sequence[dict[str, float]]) -> list[Finding]:
+    """Say that no epoch was better than what the training began with.
+
+    Args:
+        history: the start's entry, and one an epoch.
+    """
+    start, best = history[0]["score"], max(entry["score"] for entry in history[1:])
+    if best > start:
+        return []
+    evidence = f"the start scored {start:.4g} on validation and the best epoch {best:.4g}; the start was kept"
+    remedy = "Try a third of the learning rate or three times as much, more texts, or more validation texts to tell"
+    return [Finding("nothing gained", evidence, remedy)]
 
 
 def _overfitting(history: Sequence[dict[str, float]]) -> Finding | None:
@@ -313,7 +336,7 @@ def examine(bundle: Bundle | str | Path, data: Splits | None = None) -> tuple[li
         What was found by every step of its history, and now; and doubtful labels, the surest first.
 
     Raises:
-        OptionError: if no step of its history was a training.
+        OptionError: if no step of its history was a training, or rows are given that have not one label each.
     """
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     steps = [record for record in source.card.history if "diagnosis" in record.numbers]
@@ -323,11 +346,20 @@ def examine(bundle: Bundle | str | Path, data: Splits | None = None) -> tuple[li
     if data is None:
         return found, []
     task = task_of(source.card)
+    if task.kind != "single":
+        raise OptionError("doubtful labels are looked for where every text has one label; leave the rows out")
     rows = [*data.validation, *data.test]
     with Predictor(source, truncation=cutting(source.card.truncation)) as predictor:
         logits = predictor.logits([row.input for row in rows])
     order, noise = doubtful_labels(task, rows, logits)
-    doubts = [Doubt(rows[i].text, str(rows[i].label), task.labels[int(logits[i].argmax())]) for i in order]
+    doubts = [
+        Doubt(
+            " | ".join(filter(None, (rows[i].text, rows[i].pair))),
+            str(rows[i].label),
+            task.labels[int(logits[i].argmax())],
+        )
+        for i in order
+    ]
     return [*(one for one in found if one.name != "label noise" or not noise), *noise], doubts
 
 

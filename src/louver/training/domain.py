@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from louver.encoders.pooling import Reader
-from louver.errors import OptionError
+from louver.errors import DataError, OptionError, TextError
 from louver.tasks import Batch, Classification, Example, Feature, Features, Task
+from louver.text import check
 from louver.training.learner import Objective
 from louver.training.lesson import Lesson
 from louver.training.options import tokens_to_read
@@ -45,16 +46,20 @@ class Domains:
 
     Raises:
         OptionError: if the task answers for tokens, or reads pairs.
+        DataError: if no text can be read.
     """
 
-    def __init__(self, lesson: Lesson, texts: Sequence[str], weight: float) -> None:
+    def __init__(self, lesson: Lesson, texts: Sequence[object], weight: float) -> None:
         if not isinstance(lesson.task, Classification) or lesson.card.inputs == "pair":
             raise OptionError("texts of another domain serve labels of single texts; leave them out for other tasks")
         self.lesson, self.weight = lesson, weight
         rng = np.random.default_rng(lesson.options.seed)
         own = lesson.train.rows
-        chosen = rng.choice(len(texts), min(len(texts), len(own)), replace=False)
-        examples = [Example(texts[i], lesson.data.train[0].label) for i in chosen]
+        readable = [text for text in texts if _can_be_read(text)]
+        if not readable:
+            raise DataError(f"none of {len(texts)} texts of the other domain can be read; give some, or leave them out")
+        chosen = rng.choice(len(readable), min(len(readable), len(own)), replace=False)
+        examples = [Example(readable[i], lesson.data.train[0].label) for i in chosen]
         length = tokens_to_read(lesson.options, lesson.source)
         other = Features.of(examples, lesson.task, lesson.tokenizer, lesson.card, max_length=length, truncation="head")
         rows: list[Feature] = [{**row, "domain": 0} for row in own] + [{**row, "domain": 1} for row in other.rows]
@@ -63,6 +68,7 @@ class Domains:
         width = int(lesson.reader.encoder.config.hidden_size)
         self.head = nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 2)).to(lesson.reader.encoder.device)
         self.head.register_buffer("seen", torch.zeros(()))  # in checkpoints, so that a resumed run knows how far it is
+        self._last: Tensor | None = None
         self.steps = max(1, lesson.options.epochs * len(rows) // lesson.options.batch_size)
 
     def objective(self, task: Task, weights: Tensor | None) -> Objective:
@@ -74,8 +80,10 @@ class Domains:
             assert reader.head is not None
             logits = reader.head(reader.dropout(pooled))
             seen = self.head.get_buffer("seen")
+            again = batch["input_ids"] is self._last  # an adversary reads a batch several times
+            self._last = batch["input_ids"]
             strength = 2 / (1 + math.exp(-10 * min(1.0, float(seen) / self.steps))) - 1
-            seen += reader.training
+            seen += reader.training and not again
             kinds = F.cross_entropy(self.head(_Reversed.apply(pooled, strength)), domain)  # type: ignore[no-untyped-call]
             labelled = domain == 0
             if not labelled.any():
@@ -84,3 +92,11 @@ class Domains:
             return task.loss(logits[labelled], own, weights) + self.weight * kinds, logits
 
         return loss
+
+
+def _can_be_read(text: object) -> TypeGuard[str]:
+    try:
+        check(text)
+    except TextError:
+        return False
+    return True

@@ -29,7 +29,7 @@ def finetune(
     task: str = "classify",
     options: TrainingOptions | None = None,
     adapter: AdapterOptions | None = None,
-    domain: Sequence[str] = (),
+    domain: Sequence[object] | None = None,
     metric_name: str | None = None,
     pooling: Pooling | None = None,
     progress: bool = True,
@@ -83,7 +83,7 @@ def finetune(
         return learned.loss(logits.float(), batch, weights), logits
 
     shared: dict[str, Any] = {"start": probed, "into": into, "progress": progress, "say": say}
-    if domain:
+    if domain is not None:
         other = Domains(lesson, domain, lesson.options.domain_weight)
         result = lesson.teach(other.objective(learned, weights), train=other.rows, also=other.head, **shared)
     else:

@@ -31,11 +31,11 @@ from louver.training.judgement import Judgement
 from louver.training.learner import Learner, Objective
 from louver.training.masked import MaskedWords
 from louver.training.options import Schedule, TrainingOptions
-from louver.training.processes import count, is_first, wait
+from louver.training.processes import as_the_first, count, is_first, wait
 from louver.training.reporters import reporters
 from louver.training.resume import Places
 from louver.training.sharded import Whole, settings
-from louver.training.watch import Log, QuietBar, Watch
+from louver.training.watch import WATCHED, Log, QuietBar, Watch
 
 Say = Callable[[str], object]
 Pupil = TypeVar("Pupil", Reader, MaskedWords)
@@ -95,8 +95,6 @@ def fit(
     Raises:
         TrainingError: if the loss stops being a number.
     """
-    if start is not None:
-        say(f"linear probe: score {start.score:.4f}")
     if not options.epochs:
         found = start or judge(reader)
         return Fit(found, [{"epoch": 0.0, "score": found.score}], 0, Log())
@@ -115,12 +113,14 @@ def fit(
         return judged[-1].score
 
     learner = Learner(reader, objective, options, also)
-    watch: Watch = Watch(learner)
+    stopper = transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)
     transformers.set_seed(options.seed)
     with storing("a checkpoint"), ExitStack() as stack:
         stack.enter_context(_known_warnings())
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="louver-training-"))
         home = Path(scratch) if places is None else places.checkpoints
+        resumed = _last(home, say)
+        watch = Watch(learner, stopper, resumed)
         rows: Any = train if isinstance(train, Dataset) else list(train)
         trainer = _Trainer(
             judge_epoch,
@@ -130,10 +130,10 @@ def fit(
             data_collator=collator or collate(pad_id),
             train_dataset=rows,
             eval_dataset=[],  # judged by `judge`
-            callbacks=[*_callbacks(options, watch, progress), *reporters(options, places)],
+            callbacks=[watch, stopper, *_callbacks(options, progress), *reporters(options, places)],
         )
         trainer.remove_callback(transformers.PrinterCallback)
-        outcome = trainer.train(resume_from_checkpoint=_last(home, say))
+        outcome = trainer.train(resume_from_checkpoint=resumed)
         history = _by_epoch(trainer.state.log_history)
         reached = trainer.state.best_metric
         if whole is not None:
@@ -211,8 +211,8 @@ class _Sampler(transformers.trainer_pt_utils.LengthGroupedSampler):  # type: ign
         self.generator = torch.Generator().manual_seed(self.seed * 1_000_003 + int(epoch))
 
 
-def _callbacks(options: Schedule, watch: Watch, progress: bool) -> list[Any]:
-    found: list[Any] = [watch, transformers.EarlyStoppingCallback(early_stopping_patience=options.patience)]
+def _callbacks(options: Schedule, progress: bool) -> list[Any]:
+    found: list[Any] = []
     if options.checkpoint_minutes is not None:
         found.append(_SaveByTime(60 * options.checkpoint_minutes))
     return [*found, QuietBar()] if progress else found
@@ -225,7 +225,8 @@ class _SaveByTime(transformers.TrainerCallback):  # type: ignore[misc]
         self.seconds, self.saved = seconds, time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        control.should_save = control.should_save or time.monotonic() - self.saved > self.seconds
+        late = time.monotonic() - self.saved > self.seconds
+        control.should_save = control.should_save or as_the_first(late)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.saved = time.monotonic()
@@ -233,10 +234,12 @@ class _SaveByTime(transformers.TrainerCallback):  # type: ignore[misc]
 
 def _last(home: Path, say: Say) -> str | None:
     """Return the last checkpoint of an interrupted run, if there is one."""
-    found: str | None = transformers.trainer_utils.get_last_checkpoint(str(home))
-    if found is not None:
-        say(f"goes on from step {found.rpartition('-')[2]} of an interrupted run")
-    return found
+    whole = [file.parent for file in home.glob(f"checkpoint-*/{WATCHED}")]  # written last
+    if not whole:
+        return None
+    last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]))
+    say(f"goes on from step {last.name.rpartition('-')[2]} of an interrupted run")
+    return str(last)
 
 
 def _by_epoch(log: Sequence[dict[str, Any]]) -> list[dict[str, float]]:

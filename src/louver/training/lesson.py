@@ -165,12 +165,16 @@ class Lesson:
             say: told the score of every epoch.
         """
         train = train or self.train
+        judged = None if start is None else self._judge(start.logits)
+        if judged is not None:
+            say(f"linear probe: score {judged.score:.4f}")
         key = {
             "parent": self.source.digest,
-            "task": [self.task.name, self.task.labels, self.metric],
+            "metric": self.metric,
+            "card": self.card.model_dump(mode="json", exclude={"golden", "history"}),
             "options": self.options.model_dump(mode="json"),
             "adapter": None if self.adapting is None else self.adapting.options.model_dump(mode="json"),
-            "data": fingerprint([train.rows, self.validation.rows]),
+            "data": fingerprint([train.rows, self.validation.rows, [str(one) for one in self.truth]]),
         }
         with places(into, key) as where:
             return fit(
@@ -179,7 +183,7 @@ class Lesson:
                 train.rows,
                 lambda reader: self._judge(self.validation.logits(reader)),
                 self.options,
-                start=None if start is None else self._judge(start.logits),
+                start=judged,
                 pad_id=self.tokenizer.pad_id,
                 places=where,
                 also=also,

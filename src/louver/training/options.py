@@ -61,7 +61,7 @@ class Schedule(BaseModel):
     TensorBoard's files lie in ``tensorboard/`` beside the bundle."""
     max_length: int | None = Field(None, ge=8)
     """Tokens to train on at most; the bundle's length if None."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
 
 
 class TrainingOptions(Schedule):

@@ -107,7 +107,9 @@ def pretrain(
             return Judgement(-loss, np.asarray([right]))
 
         start = judge(pupil)
-        say(f"before: loss {-start.score:.4f} on {len(held_out)} held-out texts")
+        say(f"before: loss {-start.score:.4f} on {len(held_out)} held-out pieces of texts")
+        if corpus.unreadable:
+            say(f"{corpus.unreadable} texts cannot be read, and were left out")
         key = {
             "parent": source.digest,
             "options": options.model_dump(mode="json"),
@@ -120,13 +122,15 @@ def pretrain(
                 rows(train, static=options.static_masks),
                 judge,
                 options,
+                start=start,
                 collator=collator,
                 also=order if asks else None,
                 places=where,
                 progress=progress,
                 say=say,
             )
-        findings = diagnosis.of_curves(result.log, result.history)
+        guessing = math.log(tokenizer.vocabulary().size)
+        findings = diagnosis.of_curves(result.log, result.history, guessing) + diagnosis.of_start(result.history)
         for finding in findings:
             say(f"found: {finding}")
         numbers = {
@@ -191,6 +195,8 @@ def _judged(
         total += float(cross_entropy(logits.float(), truth, reduction="sum"))
         count += len(truth)
         right += 0 if order is None else int((order(first).argmax(1) == batch["wrong"]).sum())
+    if not count:
+        raise DataError("the held-out texts have no word that could be hidden; give more texts, or hold out more")
     return total / count, right / len(rows)
 
 

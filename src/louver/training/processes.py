@@ -39,6 +39,15 @@ def wait() -> None:
         dist.barrier()
 
 
+def as_the_first(answer: bool) -> bool:
+    """Return the first process's answer: clocks differ, and all must do the same."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return answer
+    told = torch.tensor(float(answer), device="cuda" if torch.cuda.is_available() else "cpu")
+    dist.broadcast(told, 0)
+    return bool(told)
+
+
 def mean_over_all(total: Tensor, parts: int) -> Tensor:
     """Return a loss whose average over the processes is the mean over all their parts.
 

@@ -23,6 +23,7 @@ from louver.training.processes import is_first
 from louver.versions import versions
 
 _KEY = "key.json"
+_ROWS = 1 << 20
 
 
 def fingerprint(data: Any) -> str:
@@ -37,6 +38,11 @@ def fingerprint(data: Any) -> str:
         elif isinstance(part, list):
             for one in part:
                 add(one)
+        elif isinstance(part, str):
+            digest.update(part.encode("utf8", "surrogatepass"))
+        elif isinstance(part, np.memmap):
+            for first in range(0, len(part), _ROWS):  # a corpus may be larger than memory
+                digest.update(np.ascontiguousarray(part[first : first + _ROWS]).tobytes())
         else:
             digest.update(np.ascontiguousarray(part).tobytes())
         digest.update(b"|")
@@ -79,7 +85,8 @@ def places(into: str | Path, key: dict[str, Any]) -> Iterator[Places]:
     home = target.with_name(f".{target.name}.training")
     written = json.dumps({**key, "versions": versions()}, sort_keys=True, default=str, indent=1)
     with storing("a checkpoint"):
-        if (home / _KEY).is_file() and (home / _KEY).read_text("utf8") != written:
+        begun = (home / _KEY).is_file() and (home / _KEY).read_text("utf8") != written
+        if begun and any(home.glob("checkpoint-*")):  # without one, nothing would be lost
             raise TrainingError(
                 f"{home} holds an interrupted training with other settings, data or versions; delete it, or give the "
                 "ones that it had"

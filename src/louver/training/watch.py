@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +13,11 @@ import transformers
 from torch import nn
 
 from louver.encoders.plug import layers_of
+from louver.storage import write_text
 from louver.training.learner import Learner
 
+WATCHED = "louver.json"
+"""File of a checkpoint with what a training has seen so far."""
 _OFTEN = 50
 """First steps of which every gradient is looked at; later ones of every tenth."""
 
@@ -48,18 +53,46 @@ def _thinned(values: list[float]) -> list[float]:
 class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # transformers exports it lazily, as Any
     """Writes a log while the Trainer works.
 
+    What it has seen, and how long the other callbacks have waited, is kept with every checkpoint, so that a run that
+    goes on is the same as one that was never interrupted.
+
     Args:
         learner: that is trained.
+        stopper: that ends a training which gets no better.
+        resumed: the checkpoint of an interrupted run, if there is one.
     """
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(
+        self, learner: Learner, stopper: transformers.EarlyStoppingCallback, resumed: str | None = None
+    ) -> None:
         self.log = Log()
-        self._learner = learner
+        self._learner, self._stopper, self._resumed = learner, stopper, resumed
         self._parts = _parts_of(learner.reader)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Count from where an interrupted run ended."""
-        self._learner.batches = state.global_step * args.gradient_accumulation_steps
+        """Go on from where an interrupted run ended."""
+        if self._resumed is None:
+            return
+        kept = json.loads((Path(self._resumed) / WATCHED).read_text("utf8"))
+        self._learner.batches, self._learner.tokens = kept["batches"], kept["tokens"]
+        self._stopper.early_stopping_patience_counter = kept["waited"]
+        self.log.losses, self.log.norms = kept["losses"], kept["norms"]
+        self.log.by_part.update(kept["by_part"])
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Keep what was seen with a checkpoint."""
+        if not state.is_world_process_zero:
+            return
+        learner, log = self._learner, self.log
+        kept = {
+            "batches": learner.batches,
+            "tokens": learner.tokens,
+            "waited": self._stopper.early_stopping_patience_counter,
+            "losses": log.losses,
+            "norms": log.norms,
+            "by_part": log.by_part,
+        }
+        write_text(Path(args.output_dir) / f"checkpoint-{state.global_step}" / WATCHED, json.dumps(kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         """Keep the loss and the norm of a step."""
