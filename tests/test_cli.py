@@ -31,6 +31,7 @@ COMMANDS = [
     "doctor",
     "fill",
     "vocabulary",
+    "serve",
 ]
 
 
@@ -227,6 +228,9 @@ def test_embeddings_are_evaluated_on_pairs(long_bundle: Bundle, tmp_path: Path) 
     assert json.loads(out)["metric"] == "spearman"
     code, out, _ = call("evaluate", long_bundle.path, rows)
     assert set(json.loads(out)["score"]) == {"value", "low", "high", "n", "recall@1", "recall@10"}
+    code, _, err = call("evaluate", long_bundle.path, rows, "--metric", "f1")
+    assert code == 2
+    assert "--metric 'f1' is for tasks with labels; leave it out for embeddings" in err
     code, _, err = call("evaluate", long_bundle.path, rows, "--pair", "other")
     assert code == 2
     assert "no column 'other'; it has: text, pair, alike" in err

@@ -1,9 +1,9 @@
 """The command line: parse, call, print. Nothing is computed here."""
 
-from louver.cli import bench, make, train, use
+from louver.cli import bench, make, serve, train, use
 from louver.cli.app import app
 
-__all__ = ["app", "bench", "main", "make", "train", "use"]
+__all__ = ["app", "bench", "main", "make", "serve", "train", "use"]
 
 
 def main() -> None:

@@ -87,6 +87,9 @@ def evaluate(
         from louver.measure.similarity import evaluate_pairs
         from louver.tasks.similar import read_similar
 
+        for flag, given in (("--metric", metric), ("--baseline", baseline), ("--thresholds", thresholds)):
+            if given:
+                raise OptionError(f"{flag} {given!r} is for tasks with labels; leave it out for embeddings")
         rows = read_similar(data, text=text or "text", pair=pair or "pair", score=label)
         judged = evaluate_pairs(opened, rows, truncation=truncate)
         _say_score(bundle, judged.metric, judged.score.to_json() | judged.beside, json_file)

@@ -70,10 +70,14 @@ class Adapted:
                 self._wrap(trained)
             case "bottleneck":
                 add_bottlenecks(encoder, options.size)
-            case "prompt":
+                if trained is not None:
+                    encoder.load_state_dict(load_file(trained / WEIGHTS), strict=False)
+            case "prompt" if trained is None:
                 encoder.set_input_embeddings(_WithPrompt(encoder.get_input_embeddings(), options.tokens))
-        if trained is not None and options.kind in ("bottleneck", "prompt"):
-            encoder.load_state_dict(load_file(trained / WEIGHTS), strict=False)
+            case "prompt":
+                table = encoder.get_input_embeddings()
+                assert isinstance(table, nn.Embedding)
+                encoder.set_input_embeddings(_longer(table, load_file(trained / WEIGHTS)["prompt"]))
 
     @property
     def prefix(self) -> tuple[int, ...]:
@@ -94,7 +98,12 @@ class Adapted:
                 self._peft.save_pretrained(directory)
             (directory / "README.md").unlink(missing_ok=True)  # peft's empty model card
             return
-        new = {name: p.detach().cpu().contiguous() for name, p in self.encoder.named_parameters() if p.requires_grad}
+        table = self.encoder.get_input_embeddings()
+        if isinstance(table, _WithPrompt):  # the vectors alone: what made them is many times as large
+            new = {"prompt": table.vectors().detach().cpu().contiguous()}
+        else:
+            learned = ((name, p) for name, p in self.encoder.named_parameters() if p.requires_grad)
+            new = {name: p.detach().cpu().contiguous() for name, p in learned}
         save_file(new, directory / WEIGHTS)
 
     def merge(self) -> PreTrainedModel:
@@ -107,8 +116,8 @@ class Adapted:
             case "prompt":
                 merged = self.encoder
                 wrapped = merged.get_input_embeddings()
-                assert isinstance(wrapped, _WithPrompt)
-                merged.set_input_embeddings(wrapped.merged())
+                if isinstance(wrapped, _WithPrompt):
+                    merged.set_input_embeddings(_longer(wrapped.table, wrapped.vectors()))
                 merged.config.vocab_size = self.words + self.options.tokens
             case _:
                 merged = self.encoder
@@ -201,22 +210,24 @@ class _WithPrompt(nn.Module):
         """Return (batch, tokens, width)."""
         words = self.table.num_embeddings
         ours = ids >= words
-        vectors = self._vectors()[(ids - words).clamp(min=0)]
+        vectors = self.vectors()[(ids - words).clamp(min=0)]
         found: Tensor = torch.where(ours[..., None], vectors, self.table(ids.clamp(max=words - 1)))
         return found
 
-    def _vectors(self) -> Tensor:
+    def vectors(self) -> Tensor:
+        """Return the prompt, (tokens, width)."""
         places = torch.arange(self.prompt.total_virtual_tokens, device=self.table.weight.device)
         found: Tensor = self.prompt(places)
         return found
 
-    @torch.no_grad()
-    def merged(self) -> nn.Embedding:
-        """Return one table of words and prompt."""
-        rows = torch.cat([self.table.weight, self._vectors()])
-        found = nn.Embedding(len(rows), rows.shape[1], padding_idx=self.table.padding_idx)
-        found.weight.copy_(rows)
-        return found
+
+@torch.no_grad()
+def _longer(table: nn.Embedding, more: Tensor) -> nn.Embedding:
+    """Return a table with more rows behind its own."""
+    rows = torch.cat([table.weight, more.to(table.weight)])
+    found = nn.Embedding(len(rows), rows.shape[1], padding_idx=table.padding_idx)
+    found.weight.copy_(rows)
+    return found
 
 
 def _linear_names(encoder: PreTrainedModel) -> list[str]:

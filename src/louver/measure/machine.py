@@ -35,7 +35,7 @@ def cpu_flags() -> frozenset[str]:
 def has_fast_bf16() -> bool:
     """Say whether bfloat16 products are faster than float32's: on GPUs that have them, and on CPUs with AMX.
 
-    AVX-512 has them too, and there they lost: 75 GFLOP/s a core against 130 to 160 (oneDNN 3.12, AMD EPYC).
+    AVX-512 has them too, and there they lost: 75 GFLOP/s a core against 130 to 160 (oneDNN 3.12, Intel Xeon).
     """
     import torch
 

@@ -63,11 +63,13 @@ class House:
         self.draining = False
 
     async def open(self) -> None:
-        """Load every bundle.
+        """Load every bundle, unless that was done before.
 
         Raises:
             BundleError: if one cannot be loaded.
         """
+        if self._served:
+            return
         try:
             for name, path in self.paths.items():
                 self._served[name] = await self._load(name, path)

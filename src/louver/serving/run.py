@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ def serve(
     keys: Sequence[str] = (),
     open_metrics: bool = True,
     log_level: str = "info",
-) -> None:
+) -> int:
     """Serve until SIGTERM or SIGINT; then answer what is in the house, and stop.
 
     Args:
@@ -31,6 +32,12 @@ def serve(
         keys: of which a request must have one; nobody needs one if empty.
         open_metrics: /metrics needs no key.
         log_level: debug, info, warning or error.
+
+    Returns:
+        0, or 1 if the server did not come up.
+
+    Raises:
+        LouverError: if a bundle cannot be served.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
@@ -49,4 +56,11 @@ def serve(
         timeout_graceful_shutdown=int(house.limits.timeout_s) + 1,
         server_header=False,
     )
-    uvicorn.Server(config).run()
+    server = uvicorn.Server(config)
+
+    async def live() -> None:
+        await house.open()  # before there is a port, so that what is wrong with a bundle is told as everywhere
+        await server.serve()
+
+    asyncio.run(live())
+    return 0 if server.started else 1

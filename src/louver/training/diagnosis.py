@@ -202,13 +202,15 @@ def _cut(fitted: Sequence[Fitted]) -> Finding | None:
 def _specials(texts: Sequence[Text], tokenizer: Tokenizer) -> Finding | None:
     names = [token.content for token in tokenizer.core.get_added_tokens_decoder().values() if token.special]
     names = [name for name in names if len(name) > 2]
-    touched = [name for text in texts for name in names if name in (text if isinstance(text, str) else "\n".join(text))]
+    whole = [text if isinstance(text, str) else "\n".join(text) for text in texts]
+    touched = [name for text in whole for name in names if name in text]
     if not touched:
         return None
     worst = max(set(touched), key=touched.count)
+    count = sum(any(name in text for name in names) for text in whole)
     return Finding(
         "special tokens in texts",
-        f"{len(touched)} texts have a special token written in them, {worst!r} most often",
+        f"{count} texts have a special token written in them, {worst!r} most often",
         "They are read as plain text here; other tools take them for separators, so remove them from the texts",
     )
 
