@@ -4,7 +4,7 @@
     python benchmarks/ablations.py batch --seeds 0,1,2 --json batch.json
     python benchmarks/ablations.py masks --encoder runs/mlm --seeds 0,1,2 --json masks.json
 
-sparse: MiniLM-L3 under window(128) | global(1) on news of up to 1,024 tokens: a longer warm-up, a lower learning
+sparse: MiniLM-L3 under window(32) | global(1) on the first 256 tokens of news: a longer warm-up, a lower learning
 rate, both, DropEdges. batch: MiniLM-L6 on critics' lines, 16 a step, 32 a step, two times 16 a step. masks: an
 encoder with a masked-word head goes on with critics' lines, and is then fine-tuned on their labels: masks drawn anew
 or not, 80/10/10 or the mask alone, next sentences asked or not. Each row has the paired difference from the first.
@@ -105,11 +105,11 @@ Run = Callable[[int, dict[str, Any], Path], tuple[np.ndarray, dict[str, Any]]]
 
 def _sparse(home: Path, _: argparse.Namespace) -> Run:
     base = louver.extend(
-        DATA / "models/minilm-l3", into=home / "base", max_length=1024, pattern="window(128) | global(1)"
+        DATA / "models/minilm-l3", into=home / "base", max_length=512, pattern="window(32) | global(1)", short="same"
     )
 
     def run(seed: int, settings: dict[str, Any], into: Path) -> tuple[np.ndarray, dict[str, Any]]:
-        found, took = tuned(base, news(seed), into, seed=seed, epochs=2, **settings)
+        found, took = tuned(base, news(seed), into, seed=seed, epochs=2, max_length=256, **settings)
         return found, {"seconds": took}
 
     return run
