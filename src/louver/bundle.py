@@ -75,8 +75,9 @@ class Card(BaseModel):
     """Tokens read at most, specials included."""
     original_length: int
     """Tokens that the checkpoint read before it was extended."""
-    pooling: Literal["cls", "mean", "own", "none"] = "mean"
-    """How token states become one vector; "own" is the checkpoint's own head, "none" keeps one vector a token."""
+    pooling: Literal["cls", "mean", "own", "none", "mask"] = "mean"
+    """How token states become one vector; "own" is the checkpoint's own head, "none" keeps one vector a token, "mask"
+    takes the state where a template's mask stands, and answers by the words that fill it."""
     prompt: str = ""
     """Put before every text, as in ``query: ``."""
     bottleneck: int = 0

@@ -9,11 +9,14 @@ import pytest
 import transformers
 from tests.conftest import colour_rows, write_jsonl
 
+import louver
 from louver.bundle import Bundle
 from louver.encoders.words import Cloze, Template, Words
 from louver.errors import DataError, ModelError, OptionError, TextError
+from louver.export import export
+from louver.measure.evaluate import evaluate
 from louver.tasks import Columns, Example, Splits, make_splits, read_examples
-from louver.training import PretrainingOptions, cloze, pretrain
+from louver.training import PretrainingOptions, cloze, finetune, pretrain
 from louver.training.options import ClozeOptions
 
 COLOURS = {"red": ["red"], "blue": ["blue"], "green": ["green"]}
@@ -124,7 +127,7 @@ def test_chinese_words(me5_small: Path) -> None:
     )
     found = Cloze(model, Template("{text} 总之很<mask>。", {"good": ["好"], "bad": ["差"]}))
     assert found.labels == ("bad", "good")
-    assert [core.id_to_token(i) for ids in found._ids for i in ids] == ["差", "好"]
+    assert [core.id_to_token(i) for ids in found.ids for i in ids] == ["差", "好"]
 
 
 def test_rows_and_words_that_no_cloze_answers(words: Words, few: Splits, tmp_path: Path) -> None:
@@ -141,3 +144,37 @@ def test_rows_and_words_that_no_cloze_answers(words: Words, few: Splits, tmp_pat
 def test_more_guesses_than_words(words: Words) -> None:
     with pytest.raises(OptionError, match="the tokenizer has 30522 words, got top=99999; give at most that"):
         words.fill(["the [MASK]"], top=99_999)
+
+
+def test_a_cloze_is_a_classification_like_any_other(words: Words, few: Splits, tmp_path: Path) -> None:
+    """Predicted, evaluated, exported; the template around every text and window, and never cut."""
+    options = ClozeOptions(epochs=2, learning_rate=3e-3)
+    template = Template("{text} it is [MASK].", {"red": ["red"], "blue": ["blue", "green"]})
+    rows = [e for e in few.train if e.label != "green"]
+    data = Splits(rows, [e for e in few.validation if e.label != "green"], [])
+    made = cloze(words.bundle, data, template, into=tmp_path / "b", options=options, progress=False)
+    card = made.card
+    assert (card.task, card.kind, card.labels, card.pooling) == ("classify", "single", ["blue", "red"], "mask")
+    model = Words(made)
+    texts = [e.text for e in data.validation]
+    wanted = Cloze(model, template).logits(texts)
+    with louver.Predictor(made) as predictor:
+        found = predictor.logits(texts)
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+        (one,) = predictor.predict(["moss " * 600])
+        assert one.tokens_read + one.tokens_cut == 600
+        assert one.tokens_read == card.max_length - 2 - len(Cloze(model, template).around[1])
+    by_hand = model.fill([f"{texts[0]} it is [MASK]."], top=30522)[0][0]
+    chances = {guess.word: guess.chance for guess in by_hand}
+    logs = np.log([chances["blue"], chances["green"], chances["red"]])
+    assert wanted[0, 1] - wanted[0, 0] == pytest.approx(logs[2] - (logs[0] + logs[1]) / 2, abs=1e-3)
+    scored = evaluate(made, data.validation).score.value
+    assert made.card.history[-1].numbers["validation"]["accuracy"]["value"] == pytest.approx(scored, abs=1e-4)
+    graphs = export(made, into=tmp_path / "onnx")
+    with louver.Predictor(graphs) as predictor:
+        np.testing.assert_allclose(predictor.logits(texts), wanted, atol=1e-4)
+    says = "answers by a template; give the bundle that louver cloze was given"
+    with pytest.raises(OptionError, match=says):
+        finetune(made, data, into=tmp_path / "x", progress=False)
+    with pytest.raises(OptionError, match=says):
+        pretrain(made, texts, into=tmp_path / "x", progress=False)

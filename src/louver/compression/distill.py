@@ -64,7 +64,7 @@ def distill(
     """
     check_target(into, replace=replace)
     source = teacher if isinstance(teacher, Bundle) else Bundle.open(teacher)
-    if source.card.task != "classify" or source.card.kind is None or source.card.pooling == "own":
+    if source.card.task != "classify" or source.card.kind is None or source.card.pooling in ("own", "mask"):
         raise OptionError(f"{source.path} has no classification of louver's; make one with 'louver finetune' first")
     if not options.epochs:
         raise OptionError("distill needs at least one epoch, got epochs=0: a head alone learns nothing from a teacher")

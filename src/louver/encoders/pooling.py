@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 from louver.bundle import Bundle, Card
 from louver.encoders.adapters import add_bottlenecks
 from louver.encoders.load import load, load_plain, quiet
-from louver.encoders.plug import plug
+from louver.encoders.plug import base_of, plug
 from louver.errors import BundleError, OptionError, unknown
 from louver.patterns import Pattern
 from louver.text import Tokenizer
 
 HEAD = "head.safetensors"
-Pooling = Literal["cls", "mean", "own", "none"]
+Pooling = Literal["cls", "mean", "own", "none", "mask"]
 
 
 def pool(states: Tensor, mask: Tensor, how: str) -> Tensor:
@@ -44,15 +44,29 @@ def pool(states: Tensor, mask: Tensor, how: str) -> Tensor:
     raise OptionError(unknown("pooling", how, ["cls", "mean", "none"]))
 
 
+class LabelWords(NamedTuple):
+    """Words that stand for labels in a template.
+
+    Attributes:
+        mask_id: id of the mask that they fill.
+        ids: (labels, words), -1 where a label has fewer.
+    """
+
+    mask_id: int
+    ids: Tensor
+
+
 class Reader(nn.Module):
     """An encoder, its pooling and a linear head: ids in, one vector a text out, or one a token.
 
     Args:
-        encoder: a transformers encoder; with pooling "own", a transformers model that gives logits.
-        pooling: "cls", "mean", "own", or "none" for a head on every token.
+        encoder: a transformers encoder; with pooling "own", a transformers model that gives logits; with "mask", one
+            that has a masked-word head.
+        pooling: "cls", "mean", "own", "none" for a head on every token, or "mask" for the words that fill a template.
         outputs: numbers a text, or a token; 0 for the pooled vector itself.
         dropout: probability before the head while training; what the checkpoint says of heads, or of states, if None.
         separator: of pairs, the id after which segment 1 begins; None if the encoder tells no segments apart.
+        words: with pooling "mask", the id of the mask in front of (labels, words) ids, -1 where a label has fewer.
     """
 
     def __init__(
@@ -62,6 +76,7 @@ class Reader(nn.Module):
         outputs: int = 0,
         dropout: float | None = None,
         separator: int | None = None,
+        words: LabelWords | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -69,6 +84,8 @@ class Reader(nn.Module):
         self.separator = separator
         self.dropout = nn.Dropout(_dropout_of(encoder) if dropout is None else dropout)
         self.head = nn.Linear(encoder.config.hidden_size, outputs) if outputs else None
+        self.mask_id = -1 if words is None else words.mask_id
+        self.register_buffer("words", None if words is None else words.ids, persistent=False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Read a batch.
@@ -81,6 +98,8 @@ class Reader(nn.Module):
             (batch, outputs) logits, or (batch, width) embeddings of length one; with pooling "none" (batch, tokens,
             outputs).
         """
+        if self.pooling == "mask":
+            return self._filled(input_ids, attention_mask)
         found: Any = self.encoder(**self._inputs(input_ids, attention_mask))
         if self.pooling == "own":
             logits: Tensor = found.logits
@@ -113,10 +132,32 @@ class Reader(nn.Module):
         result: Tensor = self.head(self.dropout(pooled))
         return result
 
+    def _filled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the mean logit of each label's words where the mask stands, which each text has once."""
+        hidden = (input_ids == self.mask_id)[:, :, None]
+
+        def keep(_: nn.Module, __: Any, found: Any) -> Any:
+            """Leave the state at the mask, so that the head of words reads one token and not all."""
+            found.last_hidden_state = (found.last_hidden_state * hidden).sum(1, keepdim=True)
+            return found
+
+        hook = base_of(self.encoder).register_forward_hook(keep)
+        try:
+            logits = self.encoder(**self._inputs(input_ids, attention_mask)).logits[:, 0]
+        finally:
+            hook.remove()
+        words = self.get_buffer("words")
+        there = (words >= 0).to(logits.dtype)
+        found: Tensor = (logits[:, words.clamp(min=0)] * there).sum(-1) / there.sum(-1)
+        return found
+
     def save(self, directory: Path) -> None:
         """Write the encoder as transformers files, and the head beside them."""
         with quiet():
             self.encoder.save_pretrained(directory)
+        if self.pooling == "mask":
+            words = torch.tensor([self.mask_id]), self.get_buffer("words").cpu()
+            save_file(dict(zip(("mask", "words"), words, strict=True)), directory / HEAD)
         if self.head is not None:
             save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, directory / HEAD)
 
@@ -131,9 +172,24 @@ def segments(input_ids: Tensor, attention_mask: Tensor, separator: int) -> Tenso
 
 
 def encoder_of(bundle: Bundle) -> PreTrainedModel:
-    """Return a bundle's encoder, a head of the checkpoint's own left behind."""
+    """Return a bundle's encoder, a head of the checkpoint's own left behind.
+
+    Raises:
+        OptionError: if it has learned a template, which its tokenizer puts around every text.
+    """
+    refuse_template(bundle)
     encoder = read_bundle(bundle).encoder
-    return encoder.base_model if bundle.card.pooling == "own" else encoder
+    return base_of(encoder) if bundle.card.pooling == "own" else encoder
+
+
+def refuse_template(bundle: Bundle) -> None:
+    """Refuse a bundle that `louver cloze` made.
+
+    Raises:
+        OptionError: if it is one.
+    """
+    if bundle.card.pooling == "mask":
+        raise OptionError(f"{bundle.path} answers by a template; give the bundle that louver cloze was given")
 
 
 def pooling_of(card: Card, wanted: Pooling | None = None) -> Pooling:
@@ -144,7 +200,7 @@ def pooling_of(card: Card, wanted: Pooling | None = None) -> Pooling:
     """
     if wanted not in (None, "cls", "mean"):
         raise OptionError(unknown("pooling", wanted, ["cls", "mean"]))
-    return wanted or ("mean" if card.pooling in ("own", "none") else card.pooling)
+    return wanted or ("mean" if card.pooling in ("own", "none", "mask") else card.pooling)
 
 
 def _dropout_of(encoder: PreTrainedModel) -> float:
@@ -186,17 +242,19 @@ def read_bundle(bundle: Bundle, *, pattern: Pattern | str | None = None, dense: 
     if bundle.card.onnx:
         raise BundleError(f"{bundle.path} holds ONNX graphs alone; give the bundle that it was exported from")
     own = bundle.card.pooling == "own"
-    if dense:
-        encoder, _ = load_plain(bundle.path, architecture=None if own else "AutoModel")
-    elif own:
+    architecture = "AutoModelForMaskedLM" if bundle.card.pooling == "mask" else None if own else "AutoModel"
+    if own and not dense:
         encoder, _ = load(bundle.path, pattern=pattern)
     else:
-        encoder, _ = load_plain(bundle.path, architecture="AutoModel")
+        encoder, _ = load_plain(bundle.path, architecture=architecture)
+    if not own and not dense:
         plug(encoder, pattern or bundle.card.pattern, override=getattr(encoder.config, "louver_override", False))
     if bundle.card.bottleneck:
         add_bottlenecks(encoder, bundle.card.bottleneck)
         encoder.load_state_dict(_bottlenecks_in(bundle.path), strict=False)
     head = load_file(bundle.path / HEAD) if (bundle.path / HEAD).is_file() else {}
+    if bundle.card.pooling == "mask":
+        return Reader(encoder, "mask", words=LabelWords(int(head["mask"]), head["words"])).eval()
     separator = separator_of(bundle.path, encoder) if bundle.card.inputs == "pair" else None
     reader = Reader(encoder, bundle.card.pooling, len(head["bias"]) if head else 0, separator=separator)
     if reader.head is not None:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from louver.bundle import Bundle
 from louver.encoders.load import load_plain
 from louver.encoders.plug import plug
+from louver.encoders.pooling import LabelWords, Reader
 from louver.errors import ModelError, OptionError, TextError
 from louver.text import Ids, Tokenizer, Truncation, check, fit, rectangle
 from louver.text.tokenizer import FILE
@@ -74,7 +75,7 @@ class Words:
 
     def __init__(self, bundle: Bundle | str | Path, model: PreTrainedModel | None = None) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-        self.tokenizer = Tokenizer.open(self.bundle.path)
+        self.tokenizer = Tokenizer.open(self.bundle.path, template=False)
         self.vocabulary = self.tokenizer.vocabulary()
         self.model = masked_model(self.bundle) if model is None else model
         # the tokenizer of texts takes a typed mask for plain text; here it is the question
@@ -174,11 +175,11 @@ class Cloze:
             raise OptionError("a template wants words for two labels or more, as good=great,fine")
         self.labels = tuple(sorted(template.words))
         before, after = pattern.split(TEXT)
-        self._around = [
+        self.around = [
             np.asarray(words._core.encode(part, add_special_tokens=False).ids, np.int64) for part in (before, after)
         ]
-        self._ids = [self._tokens(label) for label in self.labels]
-        every = [number for ids in self._ids for number in ids]
+        self.ids = [self._tokens(label) for label in self.labels]
+        every = [number for ids in self.ids for number in ids]
         if len(set(every)) < len(every):
             raise OptionError("a word stands for two labels, or twice for one; give each label words of its own")
 
@@ -202,36 +203,28 @@ class Cloze:
         """Put texts into the template; a text that is too long is cut at its end, the template never is."""
         tokenizer = self.words.tokenizer
         longest = max_length or self.words.bundle.card.max_length
-        room = longest - tokenizer.specials - sum(map(len, self._around))
+        room = longest - tokenizer.specials - sum(map(len, self.around))
         if room < 1:
             raise OptionError(f"the template leaves no room for text in {longest} tokens; shorten it")
         found = []
         for ids in tokenizer.encode([check(text) for text in texts]):
             piece = fit(ids, room, Truncation.HEAD, max_length=longest).pieces[0]
-            found.append(tokenizer.wrap(np.concatenate([self._around[0], piece, self._around[1]])))
+            found.append(tokenizer.wrap(np.concatenate([self.around[0], piece, self.around[1]])))
         return found
 
-    def scores(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return (texts, labels): the mean logit of each label's words where the mask stands.
-
-        Args:
-            ids: (texts, tokens) of `rows`.
-            mask: (texts, tokens), 1 = real token.
-        """
-        logits: Tensor = self.words.model(input_ids=ids, attention_mask=mask).logits
-        hidden = ids == self.words.vocabulary.mask_id
-        if int(hidden.sum()) != len(ids):
-            raise ModelError("a text brought a mask of its own into the template; report this to louver")
-        at = logits[hidden]
-        return torch.stack([at[:, tokens].mean(1) for tokens in self._ids], 1)
+    def reader(self) -> Reader:
+        """Return a reader of the rows: (texts, labels), the mean logit of each label's words where the mask stands."""
+        most = max(map(len, self.ids))
+        ids = torch.tensor([one + [-1] * (most - len(one)) for one in self.ids])
+        return Reader(self.words.model, "mask", words=LabelWords(self.words.vocabulary.mask_id, ids))
 
     @torch.inference_mode()
     def logits(self, texts: Sequence[str], *, batch: int = 16) -> np.ndarray:
         """Answer texts: (texts, labels), labels in the order of `labels`."""
-        self.words.model.eval()
+        reader = self.reader().to(self.words.model.device).eval()
         rows, found, pad_id = self.rows(texts), [], self.words.tokenizer.pad_id
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
             ids, mask = (torch.from_numpy(x).to(self.words.model.device) for x in rectangle(some, pad_id))
-            found.append(self.scores(ids, mask).float().cpu().numpy())
+            found.append(reader(ids, mask).float().cpu().numpy())
         return np.concatenate(found)

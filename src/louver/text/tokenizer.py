@@ -27,6 +27,8 @@ CLEANING = "louver_cleaning"
 """Key of `CONFIG` with what is done to every text before it is tokenized."""
 SOFT_PROMPT = "louver_soft_prompt"
 """Key of `CONFIG` with the ids of trained vectors that stand behind the first special of every text."""
+TEMPLATE = "louver_template"
+"""Key of `CONFIG` with the ids before and after every text: a sentence with a mask that is to be filled."""
 Segment = Callable[[str], Sequence[str]]
 
 
@@ -57,8 +59,12 @@ class Tokenizer:
     prompted: bool = False
 
     @classmethod
-    def open(cls, directory: str | Path) -> Tokenizer:
+    def open(cls, directory: str | Path, *, template: bool = True) -> Tokenizer:
         """Read ``tokenizer.json`` of a model directory.
+
+        Args:
+            directory: of the model.
+            template: put the ids of a template, where the directory names one, around every text.
 
         Raises:
             ModelError: if the file is missing or unreadable.
@@ -79,6 +85,9 @@ class Tokenizer:
         mask_id = _named(core, directory, "mask_token", "[MASK]", "<mask>")
         config = _config(directory)
         prompt = tuple(config.get(SOFT_PROMPT, ()))
+        if template and TEMPLATE in config:
+            before, after = config[TEMPLATE]
+            prefix, suffix = prefix + tuple(before), tuple(after) + suffix
         pad_id, cleaning = _pad_id(core, directory), config.get(CLEANING, "none")
         return cls(core, prefix + prompt, suffix, pad_id, mask_id, middle, separator, cleaning, bool(prompt))
 

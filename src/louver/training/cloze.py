@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from louver.bundle import Bundle, Record, check_target
-from louver.encoders.plug import base_of
 from louver.encoders.pooling import Reader
 from louver.encoders.words import Cloze, Template, Words
 from louver.errors import DataError
 from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Batch, Classification, Splits, collate, metric
+from louver.text.tokenizer import CONFIG, TEMPLATE
 from louver.training import diagnosis
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
-from louver.training.masked import MaskedWords
 from louver.training.options import ClozeOptions, suited, tokens_to_read
 from louver.training.resume import fingerprint, places
 from louver.training.sharded import whole
@@ -45,7 +45,7 @@ def cloze(
         bundle: with a masked-word head.
         data: three disjoint parts with one label a text; training may have a handful. Test is not touched.
         template: pattern and words; its labels are those of the rows.
-        into: directory of the new bundle, which keeps the head; its history holds the template.
+        into: directory of the new bundle: a classification that answers by words, exports and serves as any other.
         options: how to train.
         progress: show progress bars.
         say: told the score of every epoch.
@@ -72,7 +72,7 @@ def cloze(
     if missing:
         raise DataError(f"label {missing[0]!r} has no words in the template; give it some")
     torch.manual_seed(options.seed)
-    pupil = MaskedWords(words.model).to("cuda" if torch.cuda.is_available() else "cpu")
+    reader = asked.reader().to("cuda" if torch.cuda.is_available() else "cpu")
     length = tokens_to_read(options, source)
     whole(options, "a cloze")
     targets = task.targets(data.train)
@@ -80,15 +80,15 @@ def cloze(
     rows = [{"input_ids": ids, "labels": label} for ids, label in zip(texts, targets, strict=True)]
     truth, (name, scorer) = task.targets(data.validation), metric("single")
 
-    def judge(_: MaskedWords) -> Judgement:
+    def judge(_: Reader) -> Judgement:
         logits = asked.logits([e.text for e in data.validation])
         return Judgement(scorer(truth, task.decisions(logits)), logits)
 
-    def objective(_: MaskedWords, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = asked.scores(batch["input_ids"], batch["attention_mask"]).float()
+    def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = reader(batch["input_ids"], batch["attention_mask"]).float()
         return cross_entropy(logits, batch["labels"]), logits.detach()
 
-    start = judge(pupil)
+    start = judge(reader)
     say(f"no examples: {name} {start.score:.4f}")
     key = {
         "parent": source.digest,
@@ -98,7 +98,7 @@ def cloze(
     }
     with places(into, key) as where:
         result = fit(
-            pupil,
+            reader,
             objective,
             rows,
             judge,
@@ -132,9 +132,16 @@ def cloze(
         seconds=time.perf_counter() - began,
         versions=versions(),
     )
-    card = embedding_card(source.card)
-    card = card.model_copy(update={"history": [*card.history, record]})
-    model = pupil.encoder.cpu().eval()
-    return write_reader(
-        Reader(base_of(model), card.pooling), source, card, into, replace=replace, also=model.save_pretrained
+    about = {"task": "classify", "kind": "single", "inputs": "text", "labels": list(asked.labels), "pooling": "mask"}
+    card = embedding_card(source.card).model_copy(
+        update={**about, "prompt": "", "truncation": "head", "history": [*source.card.history, record]}
     )
+    around = [ids.tolist() for ids in asked.around]
+    return write_reader(reader, source, card, into, replace=replace, also=lambda draft: _write(draft, around))
+
+
+def _write(draft: Path, around: list[list[int]]) -> None:
+    """Tell the tokenizer of a bundle what stands around every text."""
+    file = draft / CONFIG
+    config = json.loads(file.read_text("utf8")) if file.is_file() else {}
+    file.write_text(json.dumps({**config, TEMPLATE: around}, indent=1, ensure_ascii=False), "utf8")

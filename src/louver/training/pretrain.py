@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from louver.bundle import Bundle, Record, check_target
 from louver.encoders import positions
 from louver.encoders.plug import base_of
-from louver.encoders.pooling import Reader, separator_of
+from louver.encoders.pooling import Reader, refuse_template, separator_of
 from louver.encoders.words import has_word_head, masked_model
 from louver.errors import DataError
 from louver.tasks import Batch
@@ -77,6 +77,7 @@ def pretrain(
     began = time.perf_counter()
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    refuse_template(source)
     options = suited(options or PretrainingOptions(), source)
     room = tokens_to_read(options, source)
     tokenizer = Tokenizer.open(source.path)
