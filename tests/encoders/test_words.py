@@ -130,6 +130,14 @@ def test_chinese_words(me5_small: Path) -> None:
     assert [core.id_to_token(i) for ids in found.ids for i in ids] == ["差", "好"]
 
 
+def test_no_epochs_leave_the_words_as_they_are(words: Words, few: Splits, tmp_path: Path) -> None:
+    template = Template("{text} it is [MASK].", COLOURS)
+    made = cloze(words.bundle, few, template, into=tmp_path / "b", options=ClozeOptions(epochs=0), progress=False)
+    texts = [e.text for e in few.validation]
+    with louver.Predictor(made) as predictor:
+        np.testing.assert_allclose(predictor.logits(texts), Cloze(words, template).logits(texts), atol=1e-4)
+
+
 def test_rows_and_words_that_no_cloze_answers(words: Words, few: Splits, tmp_path: Path) -> None:
     template = Template("{text} it is [MASK].", COLOURS)
     first = few.train[0]

@@ -108,6 +108,8 @@ def of_start(history: Sequence[dict[str, float]]) -> list[Finding]:
     Args:
         history: the start's entry, and one an epoch.
     """
+    if len(history) < 2:
+        return []
     start, best = history[0]["score"], max(entry["score"] for entry in history[1:])
     if best > start:
         return []
