@@ -429,3 +429,17 @@ def test_flex_reads_no_memory_that_nobody_wrote(head_dim: int, tokens: int) -> N
         found = attend(q, k, v, "window(4) | global(1)", impl="flex")
         assert found.shape == expected.shape
         assert float((found - expected).abs().max()) < 1e-5
+
+
+def test_flex_compiles_the_numbers_of_a_pattern_in() -> None:
+    """As arguments of the kernel their names are mixed up with those of lengths, in some processes."""
+    from torch._dynamo.utils import counters
+
+    q_BHTD = torch.randn(1, 2, 40, 24)
+    for radius in (5, 7, 11):
+        before = counters["stats"]["unique_graphs"]
+        with torch.no_grad():
+            found = attend(q_BHTD, q_BHTD, q_BHTD, f"window({radius})", impl="flex")
+            wanted = attend(q_BHTD, q_BHTD, q_BHTD, f"window({radius})", impl="reference")
+        assert counters["stats"]["unique_graphs"] > before
+        assert float((found - wanted).abs().max()) < 1e-5

@@ -81,7 +81,10 @@ def compute(request: Request) -> tuple[Tensor, None]:
         inputs = inputs[0].detach(), inputs[1].detach(), inputs[2].detach()
         for x in inputs if lengths_B is None else (*inputs, lengths_B):
             torch._dynamo.mark_static(x, 0)  # CPU kernels for any batch do not compile
-    with torch._dynamo.config.patch(recompile_limit=_KERNELS, accumulated_recompile_limit=_KERNELS):
+    # numbers of a pattern are compiled in: from the second radius on torch makes them arguments of the kernel, and 2.13
+    # takes the name of one, ks81, for that of the length, ks8, with a 1 behind it
+    limits = {"recompile_limit": _KERNELS, "accumulated_recompile_limit": _KERNELS, "specialize_int": True}
+    with torch._dynamo.config.patch(limits):
         out_BHTD: Any = _compiled()(*inputs, block_mask=mask, scale=request.scale)
     return out_BHTD[:, :, :real], None
 
