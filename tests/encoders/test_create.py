@@ -41,7 +41,7 @@ def test_the_same_texts_make_the_same_checkpoint(texts: list[str], tmp_path: Pat
 
 
 def test_ties_do_not_depend_on_a_hash(texts: list[str], tiny: Path) -> None:
-    """Three of fifteen trainings gave other pieces while the trainer numbered characters itself."""
+    """Fifteen trainings gave three vocabularies while the trainer numbered characters itself."""
     words = _words(texts, core := Tokenizer.open(tiny).core)
     assert len({tuple(_pieces(words, core, 1000)) for _ in range(15)}) == 1
 

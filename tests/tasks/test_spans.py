@@ -196,6 +196,17 @@ def test_what_a_training_set_must_have() -> None:
             task.class_weights([])
 
 
+def test_a_window_is_taught_the_answer_that_it_holds() -> None:
+    """Whichever of several it is; a window that holds none is taught none."""
+    text = "sea and moss and sea"
+    (target,) = Answering().targets([Example("where?", (Span(0, 3, ""), Span(17, 20, "")), pair=text)])
+    offsets = np.asarray([(-1, -1), (-1, -1), (0, 3), (4, 7), (8, 12), (13, 16), (17, 20), (-1, -1)])
+    whole = Answering().teach(target, text, offsets)["where"]
+    late = Answering().teach(target, text, np.concatenate([offsets[:2], offsets[4:]]))["where"]
+    none = Answering().teach(target, text, np.concatenate([offsets[:2], offsets[3:6], offsets[-1:]]))["where"]
+    assert (whole.tolist(), late.tolist(), none.tolist()) == ([2, 2], [4, 4], [0, 0])
+
+
 def test_the_threshold_for_no_answer() -> None:
     from louver.decode import TokenLogits
 
