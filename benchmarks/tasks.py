@@ -81,7 +81,7 @@ def titled(rows: list[tuple[Example, str]]) -> list[tuple[Example, str]]:
 
 
 EXPERIMENTS = {
-    "ner": Experiment("minilm-l6", "ner-wnut16", "tag", train=1900, epochs=4, learning_rate=2e-4),
+    "ner": Experiment("minilm-l6", "ner-wnut16", "tag", train=1900, epochs=4, batch_size=8, learning_rate=1e-4),
     "zh-ner": Experiment("me5-small", "zh-ner", "tag", train=4000, epochs=2, prompt="query: ", max_length=256),
     "zh-sentiment": Experiment(
         "me5-small", "zh-sentiment", train=4000, epochs=2, prompt="query: ", max_length=128, batch_size=16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from safetensors.torch import load_file
 from tests.conftest import colour_rows, write_jsonl
 
 from louver.bundle import Bundle
+from louver.decode import Span
 from louver.errors import MissingExtraError, TrainingError
 from louver.tasks import Columns, make_splits, read_examples
+from louver.tasks.data import objects
 from louver.tasks.similar import Similar
 from louver.training import ContrastOptions, PretrainingOptions, TrainingOptions, contrast, finetune, pretrain
 from louver.training.learner import Learner
+from louver.training.resume import fingerprint
 
 
 class Killed(BaseException):
@@ -33,6 +37,14 @@ def kill_after(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return real(self, **batch)
 
     monkeypatch.setattr(Learner, "forward", forward)
+
+
+def interrupt(work: Callable[[], Bundle], monkeypatch: pytest.MonkeyPatch, after: int = 11) -> None:
+    """Kill a training after some batches; an epoch here has 8 of them, or 7."""
+    with monkeypatch.context() as patch:
+        kill_after(after, patch)
+        with pytest.raises(Killed):
+            work()
 
 
 def weights(bundle: Bundle) -> dict[str, np.ndarray]:
@@ -72,10 +84,7 @@ def test_resumed_equals_uninterrupted(
     """To the last bit, dropout, masks and the order of rows included."""
     often = {"checkpoint_minutes": 1e-9} if where == "within an epoch" else {}
     whole = train(kind, fresh_bundle, colours, tmp_path / "whole" / "b", **often)
-    with monkeypatch.context() as patch:
-        kill_after(11, patch)  # 8 batches an epoch, or 7
-        with pytest.raises(Killed):
-            train(kind, fresh_bundle, colours, tmp_path / "b", **often)
+    interrupt(lambda: train(kind, fresh_bundle, colours, tmp_path / "b", **often), monkeypatch)
     assert not (tmp_path / "b").exists()
     assert (tmp_path / ".b.training").is_dir()
     resumed = train(kind, fresh_bundle, colours, tmp_path / "b", **often)
@@ -96,10 +105,7 @@ def test_patience_seeds_and_curves_go_on_too(
     options: dict[str, Any], fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train("finetune", fresh_bundle, colours, tmp_path / "whole" / "b", **options)
-    with monkeypatch.context() as patch:
-        kill_after(11, patch)
-        with pytest.raises(Killed):
-            train("finetune", fresh_bundle, colours, tmp_path / "b", **options)
+    interrupt(lambda: train("finetune", fresh_bundle, colours, tmp_path / "b", **options), monkeypatch)
     resumed = train("finetune", fresh_bundle, colours, tmp_path / "b", **options)
     assert same(whole, resumed)
     numbers = [made.card.history[-1].numbers for made in (whole, resumed)]
@@ -118,10 +124,7 @@ def test_other_validation_and_pooling_are_other_trainings(
         shared: dict[str, Any] = {"validation": judges, "options": options, "progress": False}
         return contrast(fresh_bundle, rows, into=tmp_path / "b", pooling=pooling, **shared)
 
-    with monkeypatch.context() as patch:
-        kill_after(11, patch)
-        with pytest.raises(Killed):
-            learn(1.0)
+    interrupt(lambda: learn(1.0), monkeypatch)
     with pytest.raises(TrainingError, match="holds an interrupted training with other settings"):
         learn(-1.0)
     with pytest.raises(TrainingError, match="holds an interrupted training with other settings"):
@@ -132,10 +135,7 @@ def test_nothing_was_lost_before_the_first_checkpoint(
     fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So other settings may begin anew."""
-    with monkeypatch.context() as patch:
-        kill_after(3, patch)
-        with pytest.raises(Killed):
-            train("finetune", fresh_bundle, colours, tmp_path / "b")
+    interrupt(lambda: train("finetune", fresh_bundle, colours, tmp_path / "b"), monkeypatch, after=3)
     assert (tmp_path / ".b.training").is_dir()
     train("finetune", fresh_bundle, colours, tmp_path / "b", epochs=1)
 
@@ -149,10 +149,7 @@ def test_the_same_seed_gives_the_same_bundle(fresh_bundle: Bundle, colours: Path
 def test_other_settings_do_not_go_on_from_it(
     fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        kill_after(11, patch)
-        with pytest.raises(Killed):
-            train("finetune", fresh_bundle, colours, tmp_path / "b")
+    interrupt(lambda: train("finetune", fresh_bundle, colours, tmp_path / "b"), monkeypatch)
     with pytest.raises(TrainingError, match="holds an interrupted training with other settings, data or versions"):
         train("finetune", fresh_bundle, colours, tmp_path / "b", learning_rate=1e-3)
 
@@ -160,10 +157,7 @@ def test_other_settings_do_not_go_on_from_it(
 def test_other_labels_are_other_data(
     fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        kill_after(11, patch)
-        with pytest.raises(Killed):
-            train("finetune", fresh_bundle, colours, tmp_path / "b")
+    interrupt(lambda: train("finetune", fresh_bundle, colours, tmp_path / "b"), monkeypatch)
     rows = [json.loads(line) for line in colours.read_text("utf8").splitlines()]
     turned = [{**row, "label": {"red": "blue", "blue": "red"}.get(row["label"], "green")} for row in rows]
     other = write_jsonl(tmp_path / "other.jsonl", turned)
@@ -193,3 +187,10 @@ def test_curves_stand_in_the_history(fresh_bundle: Bundle, colours: Path, tmp_pa
     assert len(curves["loss"]) == len(curves["gradient_norm"]) == 24
     assert list(curves["gradient_by_part"]) == ["embeddings", "layer 0", "layer 1", "head"]
     assert json.loads(made.card.model_dump_json())
+
+
+def test_fingerprints_go_by_contents() -> None:
+    spans = [objects([(Span(0, 3, "a"),), ()]), objects([(Span(0, 3, "a"),), ()]), objects([(Span(0, 3, "b"),), ()])]
+    found = [fingerprint({"rows": [np.arange(3)], "truth": one}) for one in spans]
+    assert found[0] == found[1] != found[2]
+    assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])

@@ -262,6 +262,8 @@ def test_sparse_patterns_learn_slower_unless_told(long_bundle: Bundle) -> None:
     assert (suited(told, long_bundle).learning_rate, suited(told, long_bundle).warmup) == (1e-4, found.warmup)
     without = TrainingOptions(sparse_advice=False)
     assert suited(without, long_bundle) == without
+    by_content = replace(long_bundle, card=long_bundle.card.model_copy(update={"pattern": "topk(64)"}))
+    assert suited(default, by_content).warmup == found.warmup
 
 
 def test_a_family_without_checkpointing_says_so_before_any_work(

@@ -40,7 +40,7 @@ def serve(
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Answer over HTTP, in the shapes of text-embeddings-inference, OpenAI, KServe and Hugging Face (see /docs)."""
+    """Answer over HTTP, in the shapes of text-embeddings-inference, OpenAI, KServe and Hugging Face (/openapi.json)."""
     from louver.serving.house import House
     from louver.serving.run import serve as run
     from louver.serving.served import Limits

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -39,13 +40,6 @@ def serve(
     Raises:
         LouverError: if a bundle cannot be served.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    for name in ("louver.serving", "uvicorn", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(log_level.upper())
-    logging.getLogger("uvicorn").handlers = []  # its records reach uvicorn.error's handler
     app = create_app(house, keys=keys, open_metrics=open_metrics)
     config = uvicorn.Config(
         app,
@@ -62,5 +56,26 @@ def serve(
         await house.open()  # before there is a port, so that what is wrong with a bundle is told as everywhere
         await server.serve()
 
-    asyncio.run(live())
+    with _logging(log_level):
+        asyncio.run(live())
     return 0 if server.started else 1
+
+
+@contextmanager
+def _logging(level: str) -> Iterator[None]:
+    """Write a JSON line for every record, and leave the loggers as they were."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    loggers = [logging.getLogger(name) for name in ("louver.serving", "uvicorn.error")]
+    before = [(one.propagate, one.level) for one in loggers]
+    for one in loggers:
+        one.addHandler(handler)
+        one.propagate = False
+        one.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        for one, (propagates, old) in zip(loggers, before, strict=True):
+            one.removeHandler(handler)
+            one.propagate = propagates
+            one.setLevel(old)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +19,8 @@ from louver.runtime.reading import Read, Reading
 from louver.serving.batcher import Batcher, Call, Row
 from louver.serving.crew import CallError, Job, Worker, WorkerDiedError
 from louver.text import Truncation
+
+Result = TypeVar("Result")
 
 
 class Limits(BaseModel):
@@ -127,9 +130,9 @@ class Served:
             BundleError: if one does not come up.
         """
         cores = usable_cores()
-        on_cpus = bool(self.card.onnx)
-        count = (self.limits.workers or cores) if on_cpus else (self.limits.workers or 1)
-        splits = on_cpus and self.card.max_length > self.limits.long_from
+        graphs = bool(self.card.onnx)  # torch uses all cores, or the GPU, for one call
+        count = self.limits.workers or (cores if graphs else 1)
+        splits = graphs and self.card.max_length > self.limits.long_from
         job = Job(self.bundle.path, threads=cores, call_s=self.limits.timeout_s)
         slow = Job(self.bundle.path, threads=cores, niceness=10, call_s=self.limits.timeout_s)
         self.workers = [Worker(job) for _ in range(count)]
@@ -159,7 +162,7 @@ class Served:
             OverloadedError: if the house is full.
             UnavailableError: if a worker died, or time ran out.
         """
-        self._admit(texts)
+        self.admit(texts)
         self.in_house += len(texts)
         try:
             async with asyncio.timeout(self.limits.timeout_s):
@@ -183,15 +186,25 @@ class Served:
 
     async def read(self, texts: Sequence[object], truncation: Truncation | None = None) -> list[Read]:
         """Tokenize texts, beside the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizers, self.reading.read, texts, truncation)
+        return await self.beside(lambda: self.reading.read(texts, truncation))
+
+    async def beside(self, work: Callable[[], Result]) -> Result:
+        """Run work of the tokenizer on one of its threads, beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizers, work)
 
     @property
     def waiting(self) -> int:
         """Rows in the queue."""
         return 0 if self._batcher is None else self._batcher.waiting
 
-    def _admit(self, texts: Sequence[object]) -> None:
+    def admit(self, texts: Sequence[object]) -> None:
+        """Refuse what is too much, before any work is done.
+
+        Raises:
+            OptionError: if there is no text.
+            TooLargeError: if the request asks for more than one may.
+            OverloadedError: if the house is full.
+        """
         limits = self.limits
         if not texts:
             raise OptionError("a request has at least one text, got none")

@@ -174,7 +174,7 @@ class Lesson:
             "card": self.card.model_dump(mode="json", exclude={"golden", "history"}),
             "options": self.options.model_dump(mode="json"),
             "adapter": None if self.adapting is None else self.adapting.options.model_dump(mode="json"),
-            "data": fingerprint([train.rows, self.validation.rows, [str(one) for one in self.truth]]),
+            "data": fingerprint([train.rows, self.validation.rows, self.truth]),
         }
         with places(into, key) as where:
             return fit(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from louver.bundle import Bundle
 from louver.errors import OptionError
-from louver.patterns import parse
+from louver.patterns import Approximation, Selector, holds, parse
 
 SPARSE_RATE, SPARSE_WARMUP = 0.75, 1.5
 """What a sparse pattern is said to want of the learning rate and the warm-up of a dense one."""
@@ -140,11 +140,17 @@ def suited(options: Options, source: Bundle) -> Options:
     """
     if options.precision == "fp16" and not torch.cuda.is_available():
         raise OptionError("precision fp16 is for GPUs; take float32 or bf16")
-    length = options.max_length or source.card.max_length
-    if not options.sparse_advice or parse(source.card.pattern).cost(length).pair_ratio < 1.01:
+    if not options.sparse_advice or not _is_sparse(source.card.pattern, options.max_length or source.card.max_length):
         return options
     advised = {"learning_rate": options.learning_rate * SPARSE_RATE, "warmup": min(options.warmup * SPARSE_WARMUP, 0.9)}
     return options.model_copy(update={k: v for k, v in advised.items() if k not in options.model_fields_set})
+
+
+def _is_sparse(written: str, length: int) -> bool:
+    """Say whether a pattern leaves pairs out of a text of this many tokens."""
+    pattern = parse(written).at(length)
+    # what goes by content has no pairs to count
+    return holds(pattern, Selector, Approximation) or pattern.cost(length).pair_ratio > 1.01
 
 
 def tokens_to_read(options: Schedule, source: Bundle) -> int:

@@ -35,7 +35,9 @@ def fingerprint(data: Any) -> str:
             for name in sorted(part):
                 digest.update(name.encode())
                 add(part[name])
-        elif isinstance(part, list):
+        elif isinstance(part, np.ndarray) and part.dtype == object:  # its bytes would be addresses
+            add(part.tolist())
+        elif isinstance(part, list | tuple):
             for one in part:
                 add(one)
         elif isinstance(part, str):

@@ -9,8 +9,8 @@ from pydantic import BaseModel, WithJsonSchema
 
 from louver.decode import Prediction
 from louver.errors import OptionError
-from louver.serving.api.replies import listed, reply, whole
-from louver.serving.api.tei import scored, vectors
+from louver.serving.api.replies import asks_for, listed, reply, whole
+from louver.serving.api.tei import scored, to_the_first, vectors
 from louver.serving.house import House
 
 Inputs = Annotated[
@@ -42,15 +42,14 @@ def router(house: House, path: str = "/") -> APIRouter:
         """Answer as a pipeline of the bundle's task does."""
         served = house.get(model)
         texts, alone, compares = _texts(request.inputs)
+        if compares:
+            asks_for(served, "embed", remedy="serve a bundle that embeds")
         found = await house.answer(model, texts)
         answers = whole(found)
         if served.card.task == "embed":
-            rows = vectors(answers)
-            if compares:
-                return reply([sum(a * b for a, b in zip(rows[0], row, strict=True)) for row in rows[1:]], found)
-            return reply(rows, found)
+            return reply(to_the_first(answers) if compares else vectors(answers), found)
         top = request.parameters.get("top_k")
-        shown = [_shown(one, text, served.card.task, top) for one, text in zip(answers, texts, strict=True)]
+        shown = [_shown(one, served.card.task, top) for one in answers]
         # a list in a list for one text too, but a question's one answer stands alone
         bare = alone and served.card.task in ("tag", "answer")
         return reply(shown[0] if bare else shown, found)
@@ -74,7 +73,7 @@ def _texts(inputs: object) -> tuple[list[object], bool, bool]:
     )
 
 
-def _shown(one: Prediction, text: object, task: str, top: object) -> Any:
+def _shown(one: Prediction, task: str, top: object) -> Any:
     """Return one answer as a pipeline shows it."""
     if task == "tag":
         return [

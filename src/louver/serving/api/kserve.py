@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from louver.bundle import Card
 from louver.decode import Prediction
 from louver.errors import OptionError
-from louver.serving.api.replies import reply, whole
+from louver.serving.api.replies import reply, told_of, whole
 from louver.serving.house import House
 from louver.serving.served import Answers, Served
 from louver.versions import versions
@@ -145,9 +145,8 @@ def read(body: bytes, headers: Mapping[str, str]) -> tuple[dict[str, Any], dict[
         if name not in ("text", "pair") or datatype != "BYTES":
             raise OptionError(f"tensor {name!r} of type {datatype!r} is not taken; send text (and pair) of type BYTES")
         whole_shape = isinstance(shape, list) and all(isinstance(n, int) and n > 0 for n in shape)
-        size = (
-            (one.get("parameters") or {}).get("binary_data_size") if isinstance(one.get("parameters"), dict) else None
-        )
+        parameters = one.get("parameters")
+        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
         if size is None:
             values = _flat(one.get("data"))
         else:
@@ -231,12 +230,10 @@ def written(asked: Mapping[str, Any], served: Served, found: Answers) -> Respons
     content: dict[str, Any] = {"model_name": served.name, "model_version": "1", "outputs": outputs}
     if isinstance(asked.get("id"), str):
         content["id"] = asked["id"]
-    response = reply(content, found)
     if not tail:
-        return response
+        return reply(content, found)
     head = pydantic_core.to_json(content)
-    kept = {name: value for name, value in response.headers.items() if name.startswith("x-")}
-    return Response(head + tail, 200, {**kept, LENGTH: str(len(head))}, "application/octet-stream")
+    return Response(head + tail, 200, {**told_of(found), LENGTH: str(len(head))}, "application/octet-stream")
 
 
 def tensors_of(answers: list[Prediction], card: Card) -> dict[str, tuple[str, np.ndarray]]:

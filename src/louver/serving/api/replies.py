@@ -64,18 +64,21 @@ def asks_for(served: Served, *tasks: str, remedy: str) -> None:
 
 
 def reply(content: Any, found: Answers | None = None, status: int = 200, **headers: str) -> Response:
-    """Return JSON; of answers, with what was read and where the time went, in milliseconds."""
-    told = dict(headers)
-    if found is not None:
-        timing = found.timing
-        told |= {
-            "x-tokens-read": str(sum(one.tokens_read for one in found.predictions)),
-            "x-tokens-cut": str(sum(one.tokens_cut for one in found.predictions)),
-            "x-tokenization-time": f"{1000 * timing.tokenization:.2f}",
-            "x-queue-time": f"{1000 * timing.queue:.2f}",
-            "x-inference-time": f"{1000 * timing.inference:.2f}",
-        }
+    """Return JSON; of answers, with the headers of `told_of`."""
+    told = headers if found is None else headers | told_of(found)
     return Response(pydantic_core.to_json(content), status, told, "application/json")
+
+
+def told_of(found: Answers) -> dict[str, str]:
+    """Return headers: what was read, and where the time went, in milliseconds."""
+    timing = found.timing
+    return {
+        "x-tokens-read": str(sum(one.tokens_read for one in found.predictions)),
+        "x-tokens-cut": str(sum(one.tokens_cut for one in found.predictions)),
+        "x-tokenization-time": f"{1000 * timing.tokenization:.2f}",
+        "x-queue-time": f"{1000 * timing.queue:.2f}",
+        "x-inference-time": f"{1000 * timing.inference:.2f}",
+    }
 
 
 def status_of(error: LouverError) -> tuple[int, str, Mapping[str, str]]:

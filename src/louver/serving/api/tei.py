@@ -113,8 +113,7 @@ def router(house: House) -> APIRouter:
         query, texts = request.query, request.texts
         if served.card.task == "embed":
             found = await house.answer(model, [query, *texts], request.policy)
-            first, *rest = vectors(whole(found))
-            scores = [float(np.dot(first, one)) for one in rest]
+            scores = to_the_first(whole(found))
         elif ranks(served.card):
             found = await house.answer(model, [(query, text) for text in texts], request.policy)
             scores = [_rank(one, served.card) for one in whole(found)]
@@ -133,15 +132,16 @@ def router(house: House) -> APIRouter:
         asks_for(house.get(model), "embed", remedy="serve a bundle that embeds")
         inputs = request.inputs
         found = await house.answer(model, [inputs.source_sentence, *inputs.sentences], request.policy)
-        first, *rest = vectors(whole(found))
-        return reply([float(np.dot(first, one)) for one in rest], found)
+        return reply(to_the_first(whole(found)), found)
 
     @routes.post("/tokenize")
     async def tokenize(request: TokenizeRequest, model: str | None = None) -> Response:
         """Cut texts into tokens, as the model gets them."""
         served = house.get(model)
         texts, _ = listed(request.inputs)
-        return reply(tokens(served, texts, specials=request.add_special_tokens))
+        served.admit(texts)
+        found = await served.beside(lambda: tokens(served, texts, specials=request.add_special_tokens))
+        return reply(found)
 
     @routes.get("/info")
     async def info(model: str | None = None) -> Response:
@@ -167,6 +167,12 @@ def vectors(predictions: list[Prediction], dimensions: int | None = None) -> lis
         found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
     rows: list[list[float]] = np.round(found.astype(np.float64), 9).tolist()  # all that float32 holds, in less JSON
     return rows
+
+
+def to_the_first(predictions: list[Prediction]) -> list[float]:
+    """Return the cosine of the first embedding with each of the others."""
+    first, *rest = np.asarray(vectors(predictions))
+    return [float(first @ one) for one in rest]
 
 
 def scored(one: Prediction) -> list[dict[str, Any]]:
