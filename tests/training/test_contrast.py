@@ -179,7 +179,7 @@ def test_held_out_rows_share_no_text_with_the_others() -> None:
 
 
 def test_an_encoder_without_dropout_cannot_be_its_own_partner(tmp_path: Path, minilm_l3: Path) -> None:
-    plain = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    plain = {"hidden_dropout_prob": 0.0, "classifier_dropout": 0.3}  # that on attention weights is taken away
     small_bert(tmp_path / "m", minilm_l3, **plain)
     bundle = louver.extend(tmp_path / "m", into=tmp_path / "b", max_length=64)
     with pytest.raises(OptionError, match="the encoder has no dropout, so that a text's two readings are one"):

@@ -254,16 +254,19 @@ def test_half_precision_wants_a_gpu(
 
 def test_sparse_patterns_learn_slower_unless_told(long_bundle: Bundle) -> None:
     """Where the pattern leaves pairs out; the checkpoint's own length is attended in full."""
+    said: list[str] = []
     default, short = TrainingOptions(), TrainingOptions(max_length=64)
-    found = suited(default, long_bundle)
+    found = suited(default, long_bundle, said.append)
     assert (found.learning_rate, found.warmup) == (0.75 * default.learning_rate, 1.5 * default.warmup)
-    assert suited(short, long_bundle) == short
+    assert said == ["sparse pattern: learning_rate 3.75e-05, warmup 0.15 (--no-sparse-advice keeps the usual ones)"]
+    assert suited(short, long_bundle, said.append) == short
     told = TrainingOptions(learning_rate=1e-4)
-    assert (suited(told, long_bundle).learning_rate, suited(told, long_bundle).warmup) == (1e-4, found.warmup)
+    kept = suited(told, long_bundle, said.append)
+    assert (kept.learning_rate, kept.warmup) == (1e-4, found.warmup)
     without = TrainingOptions(sparse_advice=False)
-    assert suited(without, long_bundle) == without
+    assert suited(without, long_bundle, said.append) == without
     by_content = replace(long_bundle, card=long_bundle.card.model_copy(update={"pattern": "topk(64)"}))
-    assert suited(default, by_content).warmup == found.warmup
+    assert suited(default, by_content, said.append).warmup == found.warmup
 
 
 def test_a_family_without_checkpointing_says_so_before_any_work(

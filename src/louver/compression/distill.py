@@ -70,7 +70,7 @@ def distill(
         raise OptionError("distill needs at least one epoch, got epochs=0: a head alone learns nothing from a teacher")
     if "truncation" not in options.model_fields_set:
         options = options.model_copy(update={"truncation": source.card.truncation})
-    options = suited(options, source)
+    options = suited(options, source, say)
     task = Classification(source.card.kind, tuple(source.card.labels))
     teacher_reader = read_bundle(source)
     chosen = choose_layers(options.layers, int(teacher_reader.encoder.config.num_hidden_layers))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ from louver.errors import ModelError, OptionError, unknown
 from louver.patterns import ByLength, Full, Pattern, by_length, parse
 from louver.text import Text, Tokenizer, Truncation, inputs
 from louver.text.hygiene import CLEANINGS
-from louver.text.tokenizer import CLEANING, CONFIG
+from louver.text.tokenizer import CLEANING, write_setting
 from louver.versions import versions
 
 DEFAULT_PATTERN = "window(128) | global(1)"
@@ -144,8 +143,7 @@ def extend(
             (model if own or "ForMaskedLM" in type(model).__name__ else base_of(model)).save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         if cleaning != "none":
-            file = draft / CONFIG
-            file.write_text(json.dumps({**json.loads(file.read_text("utf8")), CLEANING: cleaning}, indent=1), "utf8")
+            write_setting(draft, CLEANING, cleaning)
         if card.task == "embed":
             write_sentence_files(draft, card, model.config.hidden_size)
         reader = Reader(model if own else base_of(model), card.pooling)

@@ -219,6 +219,12 @@ def _named(core: tokenizers.Tokenizer, directory: Path, name: str, *usual: str) 
     return None
 
 
+def write_setting(directory: Path, key: str, value: Any) -> None:
+    """Keep something of louver's own beside a tokenizer: `CLEANING`, `SOFT_PROMPT` or `TEMPLATE`."""
+    written = json.dumps({**_config(directory), key: value}, indent=1, ensure_ascii=False)
+    (directory / CONFIG).write_text(written, "utf8")
+
+
 def _config(directory: Path) -> dict[str, Any]:
     """Read what stands beside a tokenizer, if anything does."""
     file = directory / CONFIG

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -20,7 +19,7 @@ from louver.encoders.pooling import HEAD, Reader, encoder_of, separator_of
 from louver.errors import BundleError, OptionError
 from louver.tasks import Features, task_of
 from louver.text import Tokenizer
-from louver.text.tokenizer import CONFIG, SOFT_PROMPT
+from louver.text.tokenizer import SOFT_PROMPT, write_setting
 from louver.training.written import write_reader
 from louver.versions import versions
 
@@ -152,6 +151,4 @@ def _attached(source: Bundle, adapter: Path) -> tuple[Reader, Adapted, Card]:
 def _write_prompt(draft: Path, prefix: tuple[int, ...]) -> None:
     """Tell the tokenizer of a bundle which ids stand before every text."""
     if prefix:
-        file = draft / CONFIG
-        config = json.loads(file.read_text("utf8")) if file.is_file() else {}
-        file.write_text(json.dumps({**config, SOFT_PROMPT: list(prefix)}, indent=1, ensure_ascii=False), "utf8")
+        write_setting(draft, SOFT_PROMPT, list(prefix))

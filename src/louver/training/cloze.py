@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from louver.encoders.words import Cloze, Template, Words
 from louver.errors import DataError
 from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Batch, Classification, Splits, collate, metric
-from louver.text.tokenizer import CONFIG, TEMPLATE
+from louver.text.tokenizer import TEMPLATE, write_setting
 from louver.training import diagnosis
 from louver.training.fit import Say, fit
 from louver.training.judgement import Judgement
@@ -61,7 +61,7 @@ def cloze(
     began = time.perf_counter()
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    options = suited(options or ClozeOptions(), source)
+    options = suited(options or ClozeOptions(), source, say)
     words = Words(source)
     asked = Cloze(words, template)
     task = Classification("single", asked.labels)
@@ -137,11 +137,5 @@ def cloze(
         update={**about, "prompt": "", "truncation": "head", "history": [*source.card.history, record]}
     )
     around = [ids.tolist() for ids in asked.around]
-    return write_reader(reader, source, card, into, replace=replace, also=lambda draft: _write(draft, around))
-
-
-def _write(draft: Path, around: list[list[int]]) -> None:
-    """Tell the tokenizer of a bundle what stands around every text."""
-    file = draft / CONFIG
-    config = json.loads(file.read_text("utf8")) if file.is_file() else {}
-    file.write_text(json.dumps({**config, TEMPLATE: around}, indent=1, ensure_ascii=False), "utf8")
+    also = functools.partial(write_setting, key=TEMPLATE, value=around)
+    return write_reader(reader, source, card, into, replace=replace, also=also)

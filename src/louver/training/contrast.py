@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from louver.bundle import Bundle, Record, check_target
+from louver.encoders.plug import without_attention_dropout
 from louver.encoders.pooling import Pooling, Reader, encoder_of
 from louver.errors import DataError, OptionError, need_extra
 from louver.measure.similarity import cosines
@@ -72,7 +73,7 @@ def contrast(
     began = time.perf_counter()
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    options = suited(options or ContrastOptions(), source)
+    options = suited(options or ContrastOptions(), source, say)
     check_similar(rows)
     rows = list(dict.fromkeys(rows))  # a row that stands twice would be its own negative
     if validation is not None and any(row.score is None for row in validation):
@@ -85,7 +86,10 @@ def contrast(
     train, held_out = (list(rows), list[Similar]()) if validation is not None else _split(rows, options)
     features = _features(train, tokenizer, card.prompt, length)
     columns = max(2, len(rows[0].texts))
-    if len(rows[0].texts) == 1 and not any(isinstance(m, torch.nn.Dropout) and m.p > 0 for m in reader.modules()):
+    if not options.attention_dropout:
+        without_attention_dropout(reader.encoder)
+    drops = any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in reader.encoder.modules())
+    if len(rows[0].texts) == 1 and not drops:
         raise OptionError(
             "the encoder has no dropout, so that a text's two readings are one; give pairs, or set hidden_dropout_prob"
         )

@@ -111,7 +111,7 @@ def of_start(history: Sequence[dict[str, float]]) -> list[Finding]:
     if len(history) < 2:
         return []
     start, best = history[0]["score"], max(entry["score"] for entry in history[1:])
-    if best > start:
+    if best >= start:
         return []
     evidence = f"the start scored {start:.4g} on validation and the best epoch {best:.4g}; the start was kept"
     remedy = "Try a third of the learning rate or three times as much, more texts, or more validation texts to tell"

@@ -64,7 +64,7 @@ def finetune(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     learned = learn(task, data.train)
-    options = _fitting(options or TrainingOptions(), learned, adapter, source)
+    options = _fitting(options or TrainingOptions(), learned, adapter, source, say)
     chosen = pooling_of(source.card, pooling)
     if learned.per_token:
         chosen = "none"
@@ -91,12 +91,13 @@ def finetune(
     return lesson.write(result, into, step="finetune", probe=probed, say=say, replace=replace)
 
 
-def _fitting(options: TrainingOptions, task: Task, adapter: AdapterOptions | None, source: Bundle) -> TrainingOptions:
+def _fitting(
+    options: TrainingOptions, task: Task, adapter: AdapterOptions | None, source: Bundle, say: Say
+) -> TrainingOptions:
     """Give new weights, and a head that no probe begins, a learning rate of their own."""
-    given = options.model_fields_set
-    options = suited(options, source)
-    if adapter is not None and "learning_rate" not in given:
+    if adapter is not None and "learning_rate" not in options.model_fields_set:
         options = options.model_copy(update={"learning_rate": LEARNING_RATES[adapter.kind]})
+    options = suited(options, source, say)
     if not task.per_token:
         return options
     if not options.epochs:

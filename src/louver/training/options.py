@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import torch
@@ -132,8 +133,8 @@ class PretrainingOptions(Schedule):
 Options = TypeVar("Options", bound=Schedule)
 
 
-def suited(options: Options, source: Bundle) -> Options:
-    """Return options as they hold for a bundle on this machine.
+def suited(options: Options, source: Bundle, say: Callable[[str], object]) -> Options:
+    """Return options as they hold for a bundle on this machine, and say what the advice for sparse patterns changes.
 
     Raises:
         OptionError: if the machine has no such precision.
@@ -143,7 +144,11 @@ def suited(options: Options, source: Bundle) -> Options:
     if not options.sparse_advice or not _is_sparse(source.card.pattern, options.max_length or source.card.max_length):
         return options
     advised = {"learning_rate": options.learning_rate * SPARSE_RATE, "warmup": min(options.warmup * SPARSE_WARMUP, 0.9)}
-    return options.model_copy(update={k: v for k, v in advised.items() if k not in options.model_fields_set})
+    changed = {name: value for name, value in advised.items() if name not in options.model_fields_set}
+    if changed:
+        told = ", ".join(f"{name} {value:.3g}" for name, value in changed.items())
+        say(f"sparse pattern: {told} (--no-sparse-advice keeps the usual ones)")
+    return options.model_copy(update=changed)
 
 
 def _is_sparse(written: str, length: int) -> bool:

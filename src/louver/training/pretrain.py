@@ -78,7 +78,7 @@ def pretrain(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     refuse_template(source)
-    options = suited(options or PretrainingOptions(), source)
+    options = suited(options or PretrainingOptions(), source, say)
     room = tokens_to_read(options, source)
     tokenizer = Tokenizer.open(source.path)
     masking = Masking(options.share, options.unit, options.masked, options.replaced)
