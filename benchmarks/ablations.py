@@ -28,6 +28,7 @@ from louver.bundle import Bundle
 from louver.measure.evaluate import evaluate
 from louver.measure.machine import describe
 from louver.tasks import Columns, Splits, make_splits, read_examples
+from louver.text.rows import read_rows
 from louver.training import PretrainingOptions, TrainingOptions, finetune, pretrain
 
 DATA = Path("data")
@@ -131,7 +132,7 @@ def _masks(home: Path, given: argparse.Namespace) -> Run:
     def run(seed: int, settings: dict[str, Any], into: Path) -> tuple[np.ndarray, dict[str, Any]]:
         data = critics(seed)
         test = {e.text for e in (*data.test, *data.validation)}
-        rows = [json.loads(line)["text"] for line in (DATA / "text/sentiment.jsonl").read_text("utf8").splitlines()]
+        rows = [str(row["text"]) for row in read_rows(DATA / "text/sentiment.jsonl")]
         texts = [text for text in rows if text not in test]
         options = PretrainingOptions(
             epochs=given.epochs, batch_size=64, max_length=64, learning_rate=5e-4, packing=False, seed=seed, **settings

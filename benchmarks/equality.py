@@ -22,6 +22,7 @@ from louver.bundle import Bundle
 from louver.encoders.plug import plug
 from louver.export import export
 from louver.measure.machine import describe
+from louver.text.rows import read_rows
 
 MODEL, TEXTS = Path("data/models/minilm-l3"), Path("data/text/bbc-composite.jsonl")
 
@@ -43,7 +44,7 @@ def families() -> tuple[float, float]:
 
 def alone_and_batched(bundle: Bundle) -> float:
     """Return the smallest cosine between embeddings computed alone and with others of all lengths."""
-    long = json.loads(TEXTS.read_text("utf8").splitlines()[0])["text"]
+    long = next(iter(read_rows(TEXTS)))["text"]
     texts = [long[:n] for n in (10, 200, 2_000, 2_500, 12_000, 40_000)]
     with louver.Predictor(bundle, truncation="head") as predictor:
         together = predictor.logits(texts)

@@ -21,6 +21,7 @@ from louver.encoders.words import masked_model
 from louver.measure.machine import describe
 from louver.measure.positions import loss_by_position
 from louver.text import Tokenizer
+from louver.text.rows import read_rows
 from louver.training import PretrainingOptions, pretrain
 
 TEXTS = Path("data/text/bbc-composite.jsonl")
@@ -29,7 +30,7 @@ PATTERN = "window(128) | global(1)"
 
 
 def documents(split: str, count: int) -> list[str]:
-    rows = [json.loads(line) for line in TEXTS.read_text("utf8").splitlines()]
+    rows = list(read_rows(TEXTS))
     return [row["text"] for row in rows if row["split"] == split][:count]
 
 

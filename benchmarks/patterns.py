@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -27,6 +28,7 @@ import louver
 from louver.encoders.pooling import Reader
 from louver.measure.intervals import difference, score
 from louver.measure.machine import describe
+from louver.text.rows import read_rows
 
 MODEL, TEXTS = Path("data/models/minilm-l3"), Path("data/text/bbc-composite.jsonl")
 PATTERNS = (
@@ -77,7 +79,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="1024,2048,4096")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows = [json.loads(line) for line in TEXTS.read_text("utf8").splitlines()[: options.documents]]
+    rows = list(islice(read_rows(TEXTS), options.documents))
     truth = MultiLabelBinarizer().fit_transform([row["labels"] for row in rows])
     _, tokenizer = louver.load(MODEL, max_length=4096)
     whole = [np.asarray(tokenizer(row["text"], truncation=True, max_length=4096)["input_ids"]) for row in rows]

@@ -25,6 +25,7 @@ import louver
 from louver.encoders import positions
 from louver.encoders.plug import plug
 from louver.measure.machine import describe
+from louver.text.rows import read_rows
 
 MODEL, ARTICLES = Path("data/models/minilm-l3"), Path("data/text/bbc.jsonl")
 WINDOW = "window(128) | global(1)"
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
-    rows = [json.loads(line) for line in ARTICLES.read_text("utf8").splitlines()]
+    rows = list(read_rows(ARTICLES))
     order = np.random.default_rng(0).permutation(len(rows))
     encoded = [
         (np.asarray(tokenizer(rows[i]["text"], truncation=True, max_length=SHORT)["input_ids"]), rows[i]["label"])

@@ -21,6 +21,7 @@ import louver
 from louver.measure.machine import describe
 from louver.measure.similarity import cosines, rank_correlation, rank_difference
 from louver.tasks.similar import Similar, read_similar
+from louver.text.rows import read_rows
 from louver.training import ContrastOptions, contrast
 
 DATA = Path("data/text")
@@ -29,8 +30,8 @@ DATA = Path("data/text")
 def sentences(count: int) -> list[Similar]:
     """Cut articles at full stops; keep what has 8 words or more, once."""
     found: dict[str, None] = {}
-    for line in (DATA / "bbc.jsonl").read_text("utf8").splitlines():
-        for sentence in re.split(r"(?<=[.!?])\s+", json.loads(line)["text"]):
+    for row in read_rows(DATA / "bbc.jsonl"):
+        for sentence in re.split(r"(?<=[.!?])\s+", str(row["text"])):
             if len(sentence.split()) >= 8:
                 found.setdefault(sentence)
     return [Similar((sentence,)) for sentence in list(found)[:count]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,3 +66,30 @@ def write_text(file: str | Path, text: str) -> None:
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold a directory's lock; the operating system frees it when the process ends, however it ends.
+
+    Raises:
+        StorageError: if another process holds it, or the directory cannot be written.
+    """
+    with storing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            else:
+                import fcntl
+
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(f"{directory} is in use by another run; wait for it, or give another --into") from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -19,9 +19,9 @@ import yaml
 from louver.bundle import Bundle, write_card, writing
 from louver.compression import distill
 from louver.encoders import read_bundle
-from louver.errors import OptionError, RecipeError
+from louver.errors import OptionError, RecipeError, StorageError
 from louver.recipes import read_recipe, run
-from louver.recipes.lock import locked
+from louver.storage import locked
 
 
 def recipe(tiny: Path, colours: Path, **changes: Any) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def test_contenders_of_one_verb_are_told_apart() -> None:
 
 
 def test_one_run_a_directory(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(RecipeError, match="is in use by another run"), locked(tmp_path):
+    with locked(tmp_path), pytest.raises(StorageError, match="is in use by another run"), locked(tmp_path):
         pass
     with locked(tmp_path):
         pass

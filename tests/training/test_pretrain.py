@@ -22,6 +22,7 @@ from louver.text.masking import IGNORED, Masking
 from louver.training import PretrainingOptions, TrainingOptions, finetune, pretrain
 from louver.training.corpus import Corpus, MaskedRows, PairedRows, collate_rows
 from louver.training.masked import MaskedWords
+from louver.training.pretrain import _split
 
 SENTENCES = (
     "the red fire burns the old house",
@@ -138,7 +139,7 @@ def test_the_bundle_keeps_its_head_and_can_be_fine_tuned(pretrained: Bundle, col
 def test_what_cannot_be_pretrained(long_bundle: Bundle, tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"reads 2048 tokens, got max_length=4096; extend it first"):
         pretrain(long_bundle, texts(4), into=tmp_path / "x", options=PretrainingOptions(max_length=4096))
-    with pytest.raises(DataError, match="the corpus has one; give two or more"):
+    with pytest.raises(DataError, match="the corpus has one; give two different ones"):
         pretrain(long_bundle, texts(1), into=tmp_path / "x", progress=False)
     found = Tokenizer.open(tiny)
     without = Tokenizer(found.core, found.prefix, found.suffix, found.pad_id)
@@ -195,7 +196,20 @@ def test_pairs_fit_into_the_room_whatever_words_are_as_long_as(tokenizer: Tokeni
 def test_held_out_texts_without_words_are_told(fresh_bundle: Bundle, tmp_path: Path) -> None:
     options = PretrainingOptions(epochs=1, max_length=32, validation=0.5, seed=1)
     with pytest.raises(DataError, match="the held-out texts have no word that could be hidden"):
-        pretrain(fresh_bundle, ["吖"] * 9, into=tmp_path / "b", options=options, progress=False)
+        pretrain(fresh_bundle, ["吖 " * i for i in range(1, 9)], into=tmp_path / "b", options=options, progress=False)
+
+
+def test_held_out_texts_stand_nowhere_else(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A text that stands twice is on one side, with all its pieces."""
+    corpus = corpus_of([*texts(20), *texts(20), " ".join(texts(8))] * 2, tokenizer, tmp_path)
+    for seed in range(5):
+        train, held_out = _split(corpus, PretrainingOptions(validation=0.3, seed=seed))
+        assert sorted([*train, *held_out]) == list(range(len(corpus)))
+        sides = [{corpus.piece(i)[0].tobytes() for i in numbers} for numbers in (train, held_out)]
+        assert all(sides)
+        assert not sides[0] & sides[1]
+    with pytest.raises(DataError, match="the corpus has one; give two different ones"):
+        _split(corpus_of(["red rose"] * 9, tokenizer, tmp_path), PretrainingOptions())
 
 
 def test_the_order_of_sentences_is_learned(fresh_bundle: Bundle, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from tests.conftest import colour_rows, write_jsonl
 
 from louver.bundle import Bundle
 from louver.decode import Span
-from louver.errors import MissingExtraError, TrainingError
+from louver.errors import MissingExtraError, StorageError, TrainingError
+from louver.storage import locked
 from louver.tasks import Columns, make_splits, read_examples
 from louver.tasks.data import objects
 from louver.tasks.similar import Similar
@@ -152,6 +153,12 @@ def test_other_settings_do_not_go_on_from_it(
     interrupt(lambda: train("finetune", fresh_bundle, colours, tmp_path / "b"), monkeypatch)
     with pytest.raises(TrainingError, match="holds an interrupted training with other settings, data or versions"):
         train("finetune", fresh_bundle, colours, tmp_path / "b", learning_rate=1e-3)
+
+
+def test_two_trainings_of_one_bundle_do_not_mix(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    with locked(tmp_path / ".b.training"), pytest.raises(StorageError, match="is in use by another run; wait for it"):
+        train("finetune", fresh_bundle, colours, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
 
 
 def test_other_labels_are_other_data(

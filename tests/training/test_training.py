@@ -21,6 +21,7 @@ from louver.errors import BundleError, OptionError, StorageError, TextError, Tra
 from louver.tasks import Classification, Columns, Example, Features, Splits, collate, make_splits, read_examples
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
+from louver.training.fit import _apart
 from louver.training.learner import Learner
 from louver.training.options import suited
 from louver.training.probe import probe
@@ -193,13 +194,63 @@ def test_a_loss_that_is_no_number_stops_training_with_its_step(
         reader, lambda r, b: (torch.tensor(float("nan")), torch.zeros(1)), TrainingOptions(accumulation=2)
     ).train()
     with pytest.raises(
-        TrainingError, match=r"loss is nan at step 1 \(first in the loss, batch of 1 rows\); training stopped and wrote"
+        TrainingError, match=r"loss is nan at step 1 \(first in the loss, batch of 1 rows\): lower the learning rate"
     ):
         learner(input_ids=torch.ones(1, 2), attention_mask=torch.ones(1, 2))
     options = TrainingOptions(epochs=2, learning_rate=1e30, head_learning_rate=1e30, max_length=64, warmup=0)
     with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step"):
         finetune(long_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False)
     assert not (tmp_path / "b").exists()
+
+
+def test_no_number_late_keeps_the_best_epoch(
+    fresh_bundle: Bundle, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss breaks in the third epoch: the bundle is that of the best before, and says so."""
+    real, said = Learner.forward, list[str]()
+
+    def forward(self: Learner, **batch: Any) -> Any:
+        if self.training and self.batches == 17:
+            self.objective = lambda *_: (torch.tensor(float("nan"), requires_grad=True), torch.zeros(1))
+        return real(self, **batch)
+
+    options = TrainingOptions(epochs=4, probe=False, head_learning_rate=1e-2, **QUICK)
+    monkeypatch.setattr(Learner, "forward", forward)
+    broken = finetune(
+        fresh_bundle, splits(colours), into=tmp_path / "b", options=options, progress=False, say=said.append
+    )
+    numbers = broken.card.history[-1].numbers
+    assert [entry["epoch"] for entry in numbers["epochs"]] == [1.0, 2.0]
+    assert numbers["validation"]["accuracy"]["value"] == max(entry["score"] for entry in numbers["epochs"])
+    (finding,) = [one for one in numbers["diagnosis"] if one["name"] == "no number"]
+    assert finding["evidence"].startswith("loss is nan at step 18 (first in the loss")
+    assert any("the best epoch before is kept" in line for line in said)
+    assert not (tmp_path / ".b.training").exists()
+
+
+def test_the_bundle_s_way_with_long_texts_is_kept(fresh_bundle: Bundle, colours: Path, tmp_path: Path) -> None:
+    """It was "head" after any training before."""
+    data = splits(colours)
+    asked = ["window", None, "tail", None]  # first None: the bundle's; a bundle that refuses is cut at the end
+    kept, bundle = [], fresh_bundle
+    for number, truncation in enumerate([None, *asked]):
+        options = TrainingOptions(epochs=0, truncation=truncation, **QUICK)
+        bundle = finetune(bundle, data, into=tmp_path / f"{number}", options=options, progress=False)
+        kept.append(bundle.card.truncation)
+    assert kept == ["head", "window", "window", "tail", "tail"]
+
+
+def test_rows_that_share_a_text_wait_for_another_batch() -> None:
+    rng = np.random.default_rng(0)
+    keys = [{int(k) for k in rng.integers(0, 200, 2)} for _ in range(300)]
+    for order in (rng.permutation(300).tolist(), list(range(300))):
+        found = _apart(order, keys, 16)
+        assert sorted(found) == sorted(order)  # none is lost
+        batches = [found[i : i + 16] for i in range(0, 300, 16)]
+        twice = [sum(len(keys[i]) for i in batch) > len(set().union(*(keys[i] for i in batch))) for batch in batches]
+        assert not any(twice[:-2])
+    assert sorted(_apart(list(range(9)), [{0}] * 9, 4)) == list(range(9))  # where all share one, they stand together
+    assert _apart([2, 0, 1], [{0}, {1}, {2}], 2) == [2, 0, 1]
 
 
 def test_a_target_that_exists_is_refused_before_any_work(

@@ -27,10 +27,11 @@ from louver.cli.options import schedule as schedule_flags
 from louver.errors import OptionError, unknown
 
 TruncateTraining = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--truncate",
-        help="What to do with longer texts, now and afterwards: head, tail, head_tail, middle, or window (read all).",
+        help="What to do with longer texts, now and afterwards: head, tail, head_tail, middle, or window (read all); "
+        "by default what the bundle does, or head where it refuses them.",
     ),
 ]
 ClassWeights = Annotated[bool, typer.Option("--class-weights", help="Give every class the same say.")]
@@ -112,7 +113,7 @@ def finetune(
     schedule: dict[str, Any],
     metric: MetricName = None,
     class_weights: ClassWeights = False,
-    truncate: TruncateTraining = "head",
+    truncate: TruncateTraining = None,
     adversary: Annotated[
         str | None, typer.Option(help="Learn from the worst small change of the embeddings too: fgm or pgd.")
     ] = None,

@@ -6,6 +6,7 @@ Covers students that are layers of their teacher, with the teacher's width, toke
 from __future__ import annotations
 
 import copy
+import time
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from louver.tasks import Batch, Classification, Splits
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions, suited
+from louver.training.run import Run
 
 
 class DistillOptions(TrainingOptions):
@@ -62,14 +64,13 @@ def distill(
     Raises:
         OptionError: if the teacher is no classification, the student would be deeper, or nothing would be trained.
     """
+    began = time.perf_counter()
     check_target(into, replace=replace)
     source = teacher if isinstance(teacher, Bundle) else Bundle.open(teacher)
     if source.card.task != "classify" or source.card.kind is None or source.card.pooling in ("own", "mask"):
         raise OptionError(f"{source.path} has no classification of louver's; make one with 'louver finetune' first")
     if not options.epochs:
         raise OptionError("distill needs at least one epoch, got epochs=0: a head alone learns nothing from a teacher")
-    if "truncation" not in options.model_fields_set:
-        options = options.model_copy(update={"truncation": source.card.truncation})
     options = suited(options, source, say)
     task = Classification(source.card.kind, tuple(source.card.labels))
     teacher_reader = read_bundle(source)
@@ -77,7 +78,8 @@ def distill(
     student = copy.deepcopy(teacher_reader)
     keep_layers(student.encoder, chosen)
     card = source.card.model_copy(update={"pattern": student.encoder.config.louver_pattern})
-    lesson = Lesson.prepare(source, student, card, task, data, options, metric_name)
+    run = Run("distill", source, Path(into), options, progress, say, began)
+    lesson = Lesson.prepare(run, student, card, task, data, options, metric_name)
     teacher_reader.to(student.encoder.device)
     probed = lesson.probe()  # the teacher's head was made for layers that the student lacks
     for feature, answer in zip(lesson.train.rows, lesson.train.answers(teacher_reader), strict=True):
@@ -87,10 +89,8 @@ def distill(
     def objective(reader: Reader, batch: Batch) -> tuple[Tensor, Tensor]:
         return _student_loss(reader, teacher_reader, chosen, task, weights, options, batch)
 
-    result = lesson.teach(objective, start=probed, into=into, progress=progress, say=say)
-    return lesson.write(
-        result, into, step="distill", probe=probed, settings={"layers": chosen}, say=say, replace=replace
-    )
+    result = lesson.teach(objective, start=probed)
+    return lesson.write(result, probe=probed, settings={"layers": chosen}, replace=replace)
 
 
 def choose_layers(wanted: int | list[int], total: int) -> list[int]:

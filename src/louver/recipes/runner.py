@@ -25,11 +25,10 @@ from louver.export import export
 from louver.measure.baselines import Baseline
 from louver.measure.evaluate import Answers, Evaluation, evaluate
 from louver.measure.intervals import Verdict, judge, relative_drop
-from louver.recipes.lock import locked
 from louver.recipes.schema import BaselineSpec, ExtendOptions, Recipe, Step
 from louver.report.contenders import Contender
 from louver.report.write import write_report
-from louver.storage import storing, write_text
+from louver.storage import locked, storing, write_text
 from louver.tasks import Columns, Splits, make_splits, metric, read_examples, task_of
 from louver.training import TrainingOptions, finetune
 from louver.versions import source_digest, versions

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from louver.bundle import Bundle, Record, check_target
+from louver.bundle import Bundle, check_target
 from louver.encoders.pooling import Reader
 from louver.encoders.words import Cloze, Template, Words
 from louver.errors import DataError
@@ -19,13 +18,13 @@ from louver.measure.intervals import score as score_with_interval
 from louver.tasks import Batch, Classification, Splits, collate, metric
 from louver.text.tokenizer import TEMPLATE, write_setting
 from louver.training import diagnosis
-from louver.training.fit import Say, fit
+from louver.training.fit import Say
 from louver.training.judgement import Judgement
 from louver.training.options import ClozeOptions, suited, tokens_to_read
-from louver.training.resume import fingerprint, places
+from louver.training.resume import fingerprint
+from louver.training.run import Run
 from louver.training.sharded import whole
 from louver.training.written import embedding_card, write_reader
-from louver.versions import versions
 
 
 def cloze(
@@ -62,6 +61,7 @@ def cloze(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     options = suited(options or ClozeOptions(), source, say)
+    run = Run("cloze", source, Path(into), options, progress, say, began)
     words = Words(source)
     asked = Cloze(words, template)
     task = Classification("single", asked.labels)
@@ -90,47 +90,21 @@ def cloze(
 
     start = judge(reader)
     say(f"no examples: {name} {start.score:.4f}")
-    key = {
-        "parent": source.digest,
-        "options": options.model_dump(mode="json"),
-        "template": [template.pattern, dict(template.words)],
-        "data": fingerprint([rows, asked.rows([e.text for e in data.validation], source.card.max_length), truth]),
-    }
-    with places(into, key) as where:
-        result = fit(
-            reader,
-            objective,
-            rows,
-            judge,
-            options,
-            start=start,
-            collator=collate(words.tokenizer.pad_id),
-            places=where,
-            progress=progress,
-            say=say,
-        )
+    held_out = asked.rows([e.text for e in data.validation], source.card.max_length)
+    said = {"pattern": template.pattern, "words": {label: list(words) for label, words in template.words.items()}}
+    learned = {"template": said, "data": fingerprint([rows, held_out, truth])}
+    padded = collate(words.tokenizer.pad_id)
+    result = run.train(reader, objective, rows, judge, start=start, learned=learned, collator=padded)
     decisions = task.decisions(result.best.logits)
     findings = diagnosis.of_curves(result.log, result.history, diagnosis.priors(task, targets))
     findings += diagnosis.of_start(result.history) + diagnosis.of_answers(task, truth, decisions)
-    for finding in findings:
-        say(f"found: {finding}")
-    numbers: dict[str, Any] = {
-        "steps": result.steps,
-        "curves": result.log.to_json(),
-        "diagnosis": [one.to_json() for one in findings],
-        "no_examples": score_with_interval(scorer, truth, task.decisions(start.logits)).to_json(),
-        "validation": {name: score_with_interval(scorer, truth, decisions).to_json()},
-        "epochs": result.history,
-        "n_train": len(data.train),
-    }
-    said = {"pattern": template.pattern, "words": {label: list(words) for label, words in template.words.items()}}
-    record = Record(
-        step="cloze",
-        settings={**options.model_dump(), **said},
-        parents=[source.digest],
-        numbers=numbers,
-        seconds=time.perf_counter() - began,
-        versions=versions(),
+    record = run.record(
+        result,
+        findings,
+        settings=said,
+        no_examples=score_with_interval(scorer, truth, task.decisions(start.logits)).to_json(),
+        validation={name: score_with_interval(scorer, truth, decisions).to_json()},
+        n_train=len(data.train),
     )
     about = {"task": "classify", "kind": "single", "inputs": "text", "labels": list(asked.labels), "pooling": "mask"}
     card = embedding_card(source.card).model_copy(

@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from louver.bundle import Bundle, Record, check_target
+from louver.bundle import Bundle, check_target
 from louver.encoders.plug import without_attention_dropout
 from louver.encoders.pooling import Pooling, Reader, encoder_of
 from louver.errors import DataError, OptionError, need_extra
@@ -27,12 +27,12 @@ from louver.tasks.metrics import spearman
 from louver.tasks.similar import Similar, check_similar
 from louver.text import Tokenizer, Truncation, inputs, rectangle
 from louver.training import diagnosis
-from louver.training.fit import Say, fit
+from louver.training.fit import Say
 from louver.training.judgement import Judgement
 from louver.training.options import ContrastOptions, suited, tokens_to_read
-from louver.training.resume import fingerprint, places
+from louver.training.resume import fingerprint
+from louver.training.run import Run
 from louver.training.written import embedding_card, write_reader
-from louver.versions import versions
 
 
 def contrast(
@@ -74,6 +74,7 @@ def contrast(
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     options = suited(options or ContrastOptions(), source, say)
+    run = Run("contrast", source, Path(into), options, progress, say, began)
     check_similar(rows)
     rows = list(dict.fromkeys(rows))  # a row that stands twice would be its own negative
     if validation is not None and any(row.score is None for row in validation):
@@ -102,38 +103,23 @@ def contrast(
     start = judge(reader)
     measured = "spearman" if validation is not None else "minus the loss"
     say(f"before: {measured} {start.score:.4f}")
-    key = {
-        "parent": source.digest,
-        "options": options.model_dump(mode="json"),
+    learned = {
         "pooling": card.pooling,
         "data": fingerprint(features),
         "validation": fingerprint([[*row.texts, str(row.score)] for row in validation or held_out]),
     }
-    with places(into, key) as where:
-        shared: dict[str, Any] = {"collator": join, "places": where, "progress": progress, "say": say}
-        result = fit(reader, objective, features, judge, options, start=start, **shared)
+    result = run.train(reader, objective, _Rows(features, train), judge, start=start, learned=learned, collator=join)
     prior = None if rows[0].score is not None else math.log(options.batch_size)
     findings = diagnosis.of_curves(result.log, result.history, prior) + diagnosis.of_start(result.history)
     some = list(dict.fromkeys(row.texts[0] for row in rows))[:64]
     findings += diagnosis.of_vectors(_embed(reader, _pieces(some, tokenizer, card.prompt, length), tokenizer.pad_id))
-    for finding in findings:
-        say(f"found: {finding}")
-    numbers = {
-        "validation": {measured: round(result.best.score, 4)},
-        "before": {measured: round(start.score, 4)},
-        "epochs": result.history,
-        "steps": result.steps,
-        "curves": result.log.to_json(),
-        "diagnosis": [one.to_json() for one in findings],
-        "n_train": len(train),
-    }
-    record = Record(
-        step="contrast",
-        settings={**options.model_dump(), "texts_a_row": len(rows[0].texts), "scored": rows[0].score is not None},
-        parents=[source.digest],
-        numbers=numbers,
-        seconds=time.perf_counter() - began,
-        versions=versions(),
+    record = run.record(
+        result,
+        findings,
+        settings={"texts_a_row": len(rows[0].texts), "scored": rows[0].score is not None},
+        validation={measured: round(result.best.score, 4)},
+        before={measured: round(start.score, 4)},
+        n_train=len(train),
     )
     return write_reader(
         reader, source, card.model_copy(update={"history": [*card.history, record]}), into, replace=replace
@@ -178,15 +164,34 @@ def _families(rows: Sequence[Similar]) -> list[int]:
 
 
 def _features(rows: Sequence[Similar], tokenizer: Tokenizer, prompt: str, length: int) -> list[Feature]:
-    """Tokenize every text of every row; the anchor stands for the row's length."""
+    """Tokenize every text of every row."""
     pieces = iter(_pieces([text for row in rows for text in row.texts], tokenizer, prompt, length))
     features = []
     for row in rows:
         texts = [next(pieces) for _ in row.texts]
         texts = texts * 2 if len(texts) == 1 else texts  # its own partner: dropout makes the difference
         score = {} if row.score is None else {"score": np.float32(row.score)}
-        features.append({"input_ids": texts[0], "texts": texts, **score})
+        features.append({"texts": texts, **score})
     return features
+
+
+class _Rows(Dataset[Feature]):
+    """Features, with what makes their batches: lengths, and which rows are not to stand beside each other.
+
+    A text that stands twice in a batch would be a negative of its own partner.
+    """
+
+    def __init__(self, features: list[Feature], rows: Sequence[Similar]) -> None:
+        self.features = features
+        self.lengths = [max(map(len, feature["texts"])) for feature in features]
+        numbers: dict[str, int] = {}
+        self.keys = [{numbers.setdefault(text, len(numbers)) for text in row.texts} for row in rows]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, number: int) -> Feature:
+        return self.features[number]
 
 
 def _pieces(texts: Sequence[str], tokenizer: Tokenizer, prompt: str, length: int) -> list[np.ndarray]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Corpus:
         words: number of the word that each token belongs to, rising within a piece.
         starts: where each piece starts, and the end of the last one.
         owners: number of the text that each piece is of, rising.
+        texts: number of the first text with the same tokens, of each piece.
         unreadable: texts that were left out, empty ones among them.
     """
 
@@ -48,6 +50,7 @@ class Corpus:
     words: np.ndarray
     starts: np.ndarray
     owners: np.ndarray
+    texts: np.ndarray
     unreadable: int
 
     def __len__(self) -> int:
@@ -88,6 +91,8 @@ class Corpus:
         """
         stream, starts, unreadable = iter(texts), [0], 0
         owners: list[int] = []
+        same: list[int] = []
+        seen: dict[bytes, int] = {}
         read = 0
         with storing("the tokenized corpus"), ExitStack() as files:
             ids_file, words_file = (files.enter_context((directory / name).open("wb")) for name in ("ids", "words"))
@@ -95,16 +100,18 @@ class Corpus:
                 readable = list(_readable(chunk))
                 unreadable += len(chunk) - len(readable)
                 for ids, words in tokenizer.encode_words(readable, segment):
+                    first_of_these = seen.setdefault(blake2b(ids.tobytes(), digest_size=12).digest(), read)
                     read += 1
                     for first in range(0, len(ids), room):
                         ids_file.write(ids[first : first + room].astype(np.int32).tobytes())
                         words_file.write(words[first : first + room].astype(np.int32).tobytes())
                         starts.append(starts[-1] + len(ids[first : first + room]))
                         owners.append(read - 1)
+                        same.append(first_of_these)
         if len(starts) == 1:
             raise DataError(f"none of {unreadable} texts can be read; a corpus needs at least one")
         mapped = [np.memmap(directory / name, np.int32, "r") for name in ("ids", "words")]
-        return cls(mapped[0], mapped[1], np.asarray(starts), np.asarray(owners), unreadable)
+        return cls(mapped[0], mapped[1], np.asarray(starts), np.asarray(owners), np.asarray(same), unreadable)
 
 
 def _readable(texts: Sequence[object]) -> Iterator[str]:

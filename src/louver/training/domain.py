@@ -60,7 +60,7 @@ class Domains:
             raise DataError(f"none of {len(texts)} texts of the other domain can be read; give some, or leave them out")
         chosen = rng.choice(len(readable), min(len(readable), len(own)), replace=False)
         examples = [Example(readable[i], lesson.data.train[0].label) for i in chosen]
-        length = tokens_to_read(lesson.options, lesson.source)
+        length = tokens_to_read(lesson.options, lesson.run.source)
         other = Features.of(examples, lesson.task, lesson.tokenizer, lesson.card, max_length=length, truncation="head")
         rows: list[Feature] = [{**row, "domain": 0} for row in own] + [{**row, "domain": 1} for row in other.rows]
         self.rows = replace(lesson.train, rows=rows)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, manual_seed
 
@@ -18,6 +18,7 @@ from louver.training.domain import Domains
 from louver.training.fit import Say
 from louver.training.lesson import Lesson
 from louver.training.options import TrainingOptions, suited
+from louver.training.run import Run
 from louver.training.sharded import whole
 
 
@@ -61,6 +62,7 @@ def finetune(
         OptionError: if more tokens are asked for than the bundle reads, or the encoder cannot be checkpointed.
         TrainingError: if the loss stops being a number.
     """
+    began = time.perf_counter()
     check_target(into, replace=replace)
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     learned = learn(task, data.train)
@@ -74,7 +76,8 @@ def finetune(
     if adapter is not None:
         whole(options, "an adapter")
         adapting = Adapting(reader, adapter, source)
-    lesson = Lesson.prepare(source, reader, card, learned, data, options, metric_name, adapting)
+    run = Run("finetune", source, Path(into), options, progress, say, began)
+    lesson = Lesson.prepare(run, reader, card, learned, data, options, metric_name, adapting)
     probed = lesson.probe()
     weights = lesson.class_weights()
 
@@ -82,13 +85,12 @@ def finetune(
         logits = reader(batch["input_ids"], batch["attention_mask"])
         return learned.loss(logits.float(), batch, weights), logits
 
-    shared: dict[str, Any] = {"start": probed, "into": into, "progress": progress, "say": say}
     if domain is not None:
         other = Domains(lesson, domain, lesson.options.domain_weight)
-        result = lesson.teach(other.objective(learned, weights), train=other.rows, also=other.head, **shared)
+        result = lesson.teach(other.objective(learned, weights), start=probed, train=other.rows, also=other.head)
     else:
-        result = lesson.teach(objective, **shared)
-    return lesson.write(result, into, step="finetune", probe=probed, say=say, replace=replace)
+        result = lesson.teach(objective, start=probed)
+    return lesson.write(result, probe=probed, replace=replace)
 
 
 def _fitting(

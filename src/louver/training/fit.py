@@ -10,9 +10,10 @@ import copy
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from torch.utils.data import Dataset
 
 from louver.encoders.plug import without_attention_dropout
 from louver.encoders.pooling import Reader
+from louver.errors import TrainingError
 from louver.measure.machine import has_fast_bf16
 from louver.storage import storing
 from louver.tasks import Batch, Feature, collate
@@ -40,6 +42,8 @@ from louver.training.watch import WATCHED, Log, QuietBar, Watch
 Say = Callable[[str], object]
 Pupil = TypeVar("Pupil", Reader, MaskedWords)
 """What learns: a module around a transformers model."""
+Judge = Callable[[Pupil], Judgement]
+Rows = Sequence[Feature] | Dataset[Feature]
 _LOGGED = 2000
 """Steps that are logged at most; more are logged as means."""
 
@@ -53,23 +57,24 @@ class Fit:
         history: one entry an epoch, the start included: validation score, and training loss.
         steps: optimizer steps taken.
         log: what training did, step by step.
+        ended: why training ended before its time, if its loss became no number after an epoch was judged.
     """
 
     best: Judgement
     history: list[dict[str, float]]
     steps: int
     log: Log
+    ended: str = ""
 
 
 def fit(
     reader: Pupil,
     objective: Objective,
-    train: Sequence[Feature] | Dataset[Feature],
-    judge: Callable[[Pupil], Judgement],
+    train: Rows,
+    judge: Judge[Pupil],
     options: Schedule,
     *,
     start: Judgement | None = None,
-    pad_id: int = 0,
     collator: Callable[[Sequence[Feature]], Batch] | None = None,
     places: Places | None = None,
     also: nn.Module | None = None,
@@ -85,15 +90,14 @@ def fit(
         judge: judges the reader as it stands.
         options: how to train.
         start: judgement of the reader before training; then the start counts as an epoch, and may be the best.
-        pad_id: id of padding.
-        collator: makes a batch; pads ``input_ids`` and stacks the rest if None.
+        collator: makes a batch; pads ``input_ids`` with 0 and stacks the rest if None.
         places: where an interrupted run finds itself again, and where curves go; if None, nowhere.
         also: what else learns, and is not kept.
         progress: show progress bars.
         say: told the score of every epoch.
 
     Raises:
-        TrainingError: if the loss stops being a number.
+        TrainingError: if the loss stops being a number before an epoch was judged. Afterwards the best epoch is kept.
     """
     if not options.epochs:
         found = start or judge(reader)
@@ -127,13 +131,14 @@ def fit(
             options,
             model=learner,
             args=_arguments(options, home, len(rows), resumable=places is not None, **settings(options, reader)),
-            data_collator=collator or collate(pad_id),
+            data_collator=collator or collate(0),
             train_dataset=rows,
             eval_dataset=[],  # judged by `judge`
             callbacks=[watch, stopper, *_callbacks(options, progress), *reporters(options, places)],
         )
         trainer.remove_callback(transformers.PrinterCallback)
-        outcome = trainer.train(resume_from_checkpoint=resumed)
+        ended = trainer.train_as_far_as_it_goes(resumed, say)
+        watch.log.padding = learner.padding()
         history = _by_epoch(trainer.state.log_history)
         reached = trainer.state.best_metric
         if whole is not None:
@@ -149,7 +154,7 @@ def fit(
             reader.load_state_dict(before)
             best = start
     reader.eval()
-    return Fit(best, history, outcome.global_step, watch.log)
+    return Fit(best, history, trainer.state.global_step, watch.log, ended)
 
 
 class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers exports it lazily, as Any
@@ -185,7 +190,20 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]  # transformers expo
         # of all processes, so that together they see the rows that one would see
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         follow = getattr(self.train_dataset, "set_epoch", lambda _: None)
-        return _Sampler(batch, list(lengths), seed=self.args.seed, follow=follow)
+        keys = getattr(self.train_dataset, "keys", None)
+        return _Sampler(batch, list(lengths), self.args.seed, follow, keys, self.args.train_batch_size)
+
+    def train_as_far_as_it_goes(self, resumed: str | None, say: Say) -> str:
+        """Train; if the loss becomes no number after an epoch was judged, go back to the best and say why."""
+        try:
+            self.train(resume_from_checkpoint=resumed)
+        except TrainingError as error:
+            if not self.state.best_model_checkpoint or count() > 1:
+                raise
+            say(f"{error}; the best epoch before is kept")
+            self._load_best_model()
+            return str(error)
+        return ""
 
     def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
         metrics = {f"{metric_key_prefix}_score": self.judge(self)}
@@ -199,16 +217,58 @@ class _Sampler(transformers.trainer_pt_utils.LengthGroupedSampler):  # type: ign
 
     Its own draws from the state of torch's generator, which a run that goes on within an epoch does not have again.
     There accelerate tells the sampler which epoch it is, and not the data set, so the sampler passes it on.
+
+    Args:
+        batch_size: rows of a step, over all batches and processes.
+        lengths: of all rows.
+        seed: of the order.
+        follow: told the epoch.
+        keys: of each row; rows that share one do not stand in one batch, as long as there are others.
+        size: rows of a batch.
     """
 
-    def __init__(self, batch_size: int, lengths: list[int], seed: int, follow: Callable[[int], object]) -> None:
+    def __init__(
+        self,
+        batch_size: int,
+        lengths: list[int],
+        seed: int,
+        follow: Callable[[int], object],
+        keys: Sequence[set[int]] | None,
+        size: int,
+    ) -> None:
         super().__init__(batch_size, lengths=lengths)
-        self.seed, self.follow = seed, follow
+        self.seed, self.follow, self.keys, self.size = seed, follow, keys, size
         self.set_epoch(0)
+
+    def __iter__(self) -> Iterator[int]:
+        order: list[int] = list(super().__iter__())
+        return iter(order if self.keys is None else _apart(order, self.keys, self.size))
 
     def set_epoch(self, epoch: int) -> None:
         self.follow(int(epoch))
         self.generator = torch.Generator().manual_seed(self.seed * 1_000_003 + int(epoch))
+
+
+def _apart(order: Sequence[int], keys: Sequence[set[int]], size: int) -> list[int]:
+    """Let a row wait for a later batch if it shares a key with one that stands in its own; keep every row."""
+    found: list[int] = []
+    waiting, ahead = list[int](), iter(order)
+    while len(found) < len(order):
+        batch, taken, still = list[int](), set[int](), list[int]()
+        for row in chain(waiting, ahead):
+            if taken.isdisjoint(keys[row]):
+                batch.append(row)
+                taken |= keys[row]
+            else:
+                still.append(row)
+            if len(batch) == size:
+                break
+        seen = len(batch) + len(still)
+        waiting = still + waiting[seen:]
+        if len(batch) < size:  # none is left that would go with them
+            batch, waiting = [*batch, *waiting[: size - len(batch)]], waiting[size - len(batch) :]
+        found += batch
+    return found
 
 
 def _callbacks(options: Schedule, progress: bool) -> list[Any]:

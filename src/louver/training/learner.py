@@ -75,10 +75,14 @@ class Learner(nn.Module):
             if not torch.isfinite(loss):
                 step, where = math.ceil(self.batches / self.options.accumulation), self._first_without_numbers(batch)
                 raise TrainingError(
-                    f"loss is {loss.item()} at step {step} ({where}); training stopped and wrote nothing. "
-                    "Lower the learning rate, or look for broken rows"
+                    f"loss is {loss.item()} at step {step} ({where}): lower the learning rate, or look for broken rows"
                 )
         return {"loss": loss, "logits": logits}
+
+    def padding(self) -> float:
+        """Return the share of padding in the batches so far."""
+        real, every = self.tokens
+        return 1 - real / every if every else 0.0
 
     def _first_without_numbers(self, batch: Batch) -> str:
         """Say where numbers end: in the weights already, or behind which module of this batch."""

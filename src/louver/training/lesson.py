@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,25 @@ import numpy as np
 import torch
 from torch import nn
 
-from louver.bundle import Bundle, Card, Record
+from louver.bundle import Bundle, Card
 from louver.encoders.pooling import Reader
 from louver.errors import OptionError
 from louver.measure.intervals import score as score_with_interval
-from louver.tasks import Classification, Features, Splits, Task, metric, tuned
+from louver.tasks import Classification, Features, Splits, Task, collate, metric, tuned
 from louver.tasks.metrics import Metric
 from louver.text import Tokenizer, cutting
 from louver.training import diagnosis
 from louver.training.adapting import Adapting
 from louver.training.diagnosis import Finding
-from louver.training.fit import Fit, Say, fit
+from louver.training.fit import Fit
 from louver.training.judgement import Judgement
 from louver.training.learner import Objective
 from louver.training.options import TrainingOptions, tokens_to_read
 from louver.training.probe import Probe, probe
 from louver.training.processes import is_first, wait
-from louver.training.resume import fingerprint, places
+from louver.training.resume import fingerprint
+from louver.training.run import Run
 from louver.training.written import write_reader
-from louver.versions import versions
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,12 @@ class Lesson:
     """One training: what is learned from which texts, and how answers are judged.
 
     Attributes:
-        source: the bundle that training starts from.
+        run: the training as a step.
         reader: what learns, on the device where training runs.
         card: of the new bundle, as far as it is known before training.
         task: what is learned.
         data: three disjoint parts; the best epoch and the thresholds are chosen on validation, test is not touched.
-        options: how to train.
+        options: how to train, and what to do with long texts.
         metric: name of the score that chooses.
         score: the score itself.
         tokenizer: of the model.
@@ -50,10 +49,9 @@ class Lesson:
         validation: texts to judge on, as they will be read.
         truth: targets of validation.
         adapting: the adapter that is trained in the place of the encoder, if there is one.
-        began: when the step began, by `time.perf_counter`.
     """
 
-    source: Bundle
+    run: Run
     reader: Reader
     card: Card
     task: Task
@@ -66,12 +64,11 @@ class Lesson:
     validation: Features
     truth: np.ndarray
     adapting: Adapting | None = None
-    began: float = field(default_factory=time.perf_counter)
 
     @classmethod
     def prepare(
         cls,
-        source: Bundle,
+        run: Run,
         reader: Reader,
         card: Card,
         task: Task,
@@ -88,7 +85,8 @@ class Lesson:
             DataError: if a label of validation is unknown.
         """
         name, scorer = metric(task.kind, metric_name)
-        length = tokens_to_read(options, source)
+        length = tokens_to_read(options, run.source)
+        rule = cutting(options.truncation or run.source.card.truncation)
         if options.gradient_checkpointing and not reader.encoder.supports_gradient_checkpointing:
             family = reader.encoder.config.model_type
             raise OptionError(
@@ -100,19 +98,18 @@ class Lesson:
                 "kind": task.kind if task.name == "classify" else None,
                 "inputs": "pair" if data.train[0].pair else "text",
                 "labels": list(task.labels),
-                "truncation": options.truncation,
+                "truncation": rule,
             }
         )
-        tokenizer = Tokenizer.open(source.path)
+        tokenizer = Tokenizer.open(run.source.path)
         if adapting is not None:
             tokenizer, card = adapting.reads(tokenizer), adapting.of_card(card)
         truth = task.targets(data.validation)
-        rule = cutting(options.truncation)
         train = Features.of(data.train, task, tokenizer, card, max_length=length, truncation=rule)
         validation = Features.of(data.validation, task, tokenizer, card, max_length=card.max_length, truncation=rule)
         reader.to("cuda" if torch.cuda.is_available() else "cpu")
         parts = (tokenizer, train, validation, truth, adapting)
-        return cls(source, reader, card, task, data, options, name, scorer, *parts)
+        return cls(run, reader, card, task, data, options, name, scorer, *parts)
 
     def probe(self) -> Probe | None:
         """Give the reader the best linear head on its frozen states, if the options ask for it and texts have one."""
@@ -126,7 +123,7 @@ class Lesson:
                 self.tokenizer,
                 self.card,
                 max_length=self.card.max_length,
-                truncation=cutting(self.options.truncation),
+                truncation=self.card.truncation,
             )
         return probe(self.reader, self.task, train, self.validation, self.truth, self.score, self._class_weights())
 
@@ -145,51 +142,37 @@ class Lesson:
         objective: Objective,
         *,
         start: Probe | None,
-        into: str | Path,
         train: Features | None = None,
         also: nn.Module | None = None,
-        progress: bool,
-        say: Say,
     ) -> Fit:
         """Train the reader, and leave its best epoch's weights in it; the probe it starts from may be the best.
-
-        An interrupted training of the same bundle `into`, with the same options and data, goes on.
 
         Args:
             objective: loss of a batch.
             start: the probe, if there was one.
-            into: the bundle that is being made.
             train: rows to learn from, if not the lesson's.
             also: what else learns, and is not kept.
-            progress: show progress bars.
-            say: told the score of every epoch.
         """
         train = train or self.train
         judged = None if start is None else self._judge(start.logits)
         if judged is not None:
-            say(f"linear probe: score {judged.score:.4f}")
-        key = {
-            "parent": self.source.digest,
+            self.run.say(f"linear probe: score {judged.score:.4f}")
+        learned = {
             "metric": self.metric,
             "card": self.card.model_dump(mode="json", exclude={"golden", "history"}),
-            "options": self.options.model_dump(mode="json"),
             "adapter": None if self.adapting is None else self.adapting.options.model_dump(mode="json"),
             "data": fingerprint([train.rows, self.validation.rows, self.truth]),
         }
-        with places(into, key) as where:
-            return fit(
-                self.reader,
-                objective,
-                train.rows,
-                lambda reader: self._judge(self.validation.logits(reader)),
-                self.options,
-                start=judged,
-                pad_id=self.tokenizer.pad_id,
-                places=where,
-                also=also,
-                progress=progress,
-                say=say,
-            )
+        return self.run.train(
+            self.reader,
+            objective,
+            train.rows,
+            lambda reader: self._judge(self.validation.logits(reader)),
+            start=judged,
+            learned=learned,
+            collator=collate(self.tokenizer.pad_id),
+            also=also,
+        )
 
     def _judge(self, logits: np.ndarray) -> Judgement:
         """Score answers to validation, at the thresholds that are best for them."""
@@ -199,7 +182,8 @@ class Lesson:
         """Look for what is wrong with texts, curves, answers and vectors."""
         targets = self.task.targets(self.data.train)
         found = diagnosis.of_texts(self.train.texts, self.train.fitted, self.tokenizer)
-        found += diagnosis.of_curves(result.log, result.history, diagnosis.priors(self.task, targets))
+        prior = diagnosis.priors(self.task, targets, self._class_weights())
+        found += diagnosis.of_curves(result.log, result.history, prior)
         found += diagnosis.of_answers(self.task, self.truth, decisions)
         if self.task.per_token:
             return found
@@ -210,46 +194,31 @@ class Lesson:
     def write(
         self,
         result: Fit,
-        into: str | Path,
         *,
-        step: str,
         probe: Probe | None,
         settings: dict[str, Any] | None = None,
-        say: Say = lambda _: None,
         replace: bool,
     ) -> Bundle:
         """Tune the thresholds, score validation, and write the trained reader as a bundle; the first process does."""
         if not is_first():
             wait()
-            return Bundle.open(into, verify=False)
+            return Bundle.open(self.run.into, verify=False)
         logits = result.best.logits
         thresholds = self.task.tune_thresholds(logits, self.truth, self.score)
         decisions = self.task.decisions(logits, thresholds)
         found = score_with_interval(self.score, self.truth, decisions, seed=self.options.seed)
-        findings = self._diagnose(result, decisions)
-        for one in findings:
-            say(f"found: {one}")
-        settings = settings or {}
-        adapter: dict[str, Any] = {}
+        settings, adapter = {**(settings or {}), "metric": self.metric}, dict[str, Any]()
         if self.adapting is not None:
             settings |= {"adapter": self.adapting.options.model_dump()}
             adapter = {"adapter": self.adapting.merge(self.validation)}
-        record = Record(
-            step=step,
-            settings={**self.options.model_dump(), **settings, "metric": self.metric},
-            parents=[self.source.digest],
-            numbers={
-                "validation": {self.metric: found.to_json()},
-                "epochs": result.history,
-                "n_train": len(self.data.train),
-                "steps": result.steps,
-                "curves": result.log.to_json(),
-                "diagnosis": [one.to_json() for one in findings],
-                "probe": None if probe is None else probe.to_json(),
-                **adapter,
-            },
-            seconds=time.perf_counter() - self.began,
-            versions=versions(),
+        record = self.run.record(
+            result,
+            self._diagnose(result, decisions),
+            settings=settings,
+            validation={self.metric: found.to_json()},
+            n_train=len(self.data.train),
+            probe=None if probe is None else probe.to_json(),
+            **adapter,
         )
         card = self.card.model_copy(update={"thresholds": thresholds, "history": [*self.card.history, record]})
 
@@ -257,4 +226,4 @@ class Lesson:
             if self.adapting is not None:
                 self.adapting.write(draft, card)
 
-        return write_reader(self.reader, self.source, card, into, replace=replace, also=also)
+        return write_reader(self.reader, self.run.source, card, self.run.into, replace=replace, also=also)

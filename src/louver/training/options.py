@@ -77,8 +77,9 @@ class TrainingOptions(Schedule):
     """Of telling domains apart, where texts of another one are given."""
     class_weights: bool = False
     """Give every class the same say in the loss."""
-    truncation: str = "head"
-    """What to do with longer texts, in training and afterwards."""
+    truncation: str | None = None
+    """What to do with longer texts, in training and afterwards; the bundle's own if None, and "head" where it refuses
+    them."""
 
     @model_validator(mode="after")
     def _something_is_trained(self) -> TrainingOptions:

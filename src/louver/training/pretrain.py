@@ -31,15 +31,15 @@ from louver.text.masking import Masking
 from louver.text.tokenizer import Segment
 from louver.training import diagnosis
 from louver.training.corpus import Collator, Corpus, MaskedRows, PairedRows, collate_rows
-from louver.training.fit import Say, fit
+from louver.training.fit import Say
 from louver.training.judgement import Judgement
 from louver.training.learner import Objective
 from louver.training.masked import MaskedWords
 from louver.training.options import PretrainingOptions, suited, tokens_to_read
 from louver.training.processes import mean_over_all
-from louver.training.resume import fingerprint, places
+from louver.training.resume import fingerprint
+from louver.training.run import Run
 from louver.training.written import embedding_card, write_reader
-from louver.versions import versions
 
 
 def pretrain(
@@ -79,6 +79,7 @@ def pretrain(
     source = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     refuse_template(source)
     options = suited(options or PretrainingOptions(), source, say)
+    run = Run("pretrain", source, Path(into), options, progress, say, began)
     room = tokens_to_read(options, source)
     tokenizer = Tokenizer.open(source.path)
     masking = Masking(options.share, options.unit, options.masked, options.replaced)
@@ -92,7 +93,7 @@ def pretrain(
     asks = options.sentences != "none"
     with tempfile.TemporaryDirectory(prefix="louver-corpus-") as scratch:
         corpus = Corpus.build(texts, tokenizer, Path(scratch), room=room - tokenizer.specials, segment=segment)
-        train, held_out = _split(corpus.owners, options)
+        train, held_out = _split(corpus, options)
 
         def rows(numbers: np.ndarray, *, static: bool) -> MaskedRows:
             shared: dict[str, Any] = {"room": room, "seed": options.seed, "static": static}
@@ -111,60 +112,39 @@ def pretrain(
         say(f"before: loss {-start.score:.4f} on {len(held_out)} held-out pieces of texts")
         if corpus.unreadable:
             say(f"{corpus.unreadable} texts cannot be read, and were left out")
-        key = {
-            "parent": source.digest,
-            "options": options.model_dump(mode="json"),
-            "data": fingerprint([corpus.ids, corpus.words, corpus.starts]),
-        }
-        with places(into, key) as where:
-            result = fit(
-                pupil,
-                _objective(order if asks else None),
-                rows(train, static=options.static_masks),
-                judge,
-                options,
-                start=start,
-                collator=collator,
-                also=order if asks else None,
-                places=where,
-                progress=progress,
-                say=say,
-            )
+        result = run.train(
+            pupil,
+            _objective(order if asks else None),
+            rows(train, static=options.static_masks),
+            judge,
+            start=start,
+            learned={"data": fingerprint([corpus.ids, corpus.words, corpus.starts])},
+            collator=collator,
+            also=order if asks else None,
+        )
         guessing = math.log(tokenizer.vocabulary().size)
-        findings = diagnosis.of_curves(result.log, result.history, guessing) + diagnosis.of_start(result.history)
-        for finding in findings:
-            say(f"found: {finding}")
-        numbers = {
-            "validation": {"loss": -result.best.score, "perplexity": math.exp(-result.best.score)},
-            "before": {"loss": -start.score, "perplexity": math.exp(-start.score)},
-            **({"sentences_right": round(float(result.best.logits[0]), 4)} if asks else {}),
-            "epochs": result.history,
-            "steps": result.steps,
-            "curves": result.log.to_json(),
-            "diagnosis": [one.to_json() for one in findings],
-            "texts": int(corpus.owners[-1]) + 1,
-            "unreadable": corpus.unreadable,
-            "tokens": len(corpus.ids),
-        }
-    record = Record(
-        step="pretrain",
-        settings=options.model_dump(),
-        parents=[source.digest],
-        numbers=numbers,
-        seconds=time.perf_counter() - began,
-        versions=versions(),
-    )
+        right: dict[str, Any] = {"sentences_right": round(float(result.best.logits[0]), 4)} if asks else {}
+        record = run.record(
+            result,
+            diagnosis.of_curves(result.log, result.history, guessing) + diagnosis.of_start(result.history),
+            validation={"loss": -result.best.score, "perplexity": math.exp(-result.best.score)},
+            before={"loss": -start.score, "perplexity": math.exp(-start.score)},
+            **right,
+            texts=int(corpus.owners[-1]) + 1,
+            unreadable=corpus.unreadable,
+            tokens=len(corpus.ids),
+        )
     return _write(source, pupil, record, into, replace=replace)
 
 
-def _split(owners: np.ndarray, options: PretrainingOptions) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out whole texts; return the numbers of the pieces on both sides."""
-    texts = int(owners[-1]) + 1
-    if texts < 2:
-        raise DataError("pretraining holds out texts to judge by, and the corpus has one; give two or more")
-    count = min(max(1, round(options.validation * texts)), texts - 1)
-    held_out = np.random.default_rng(options.seed).permutation(texts)[:count]
-    apart = np.isin(owners, held_out)
+def _split(corpus: Corpus, options: PretrainingOptions) -> tuple[np.ndarray, np.ndarray]:
+    """Hold out whole texts, none of which stands in training too; return the numbers of the pieces on both sides."""
+    texts = np.unique(corpus.texts)
+    if len(texts) < 2:
+        raise DataError("pretraining holds out texts to judge by, and the corpus has one; give two different ones")
+    count = min(max(1, round(options.validation * len(texts))), len(texts) - 1)
+    held_out = texts[np.random.default_rng(options.seed).permutation(len(texts))[:count]]
+    apart = np.isin(corpus.texts, held_out)
     return np.flatnonzero(~apart), np.flatnonzero(apart)
 
 

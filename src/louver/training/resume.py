@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from louver.errors import TrainingError
-from louver.storage import storing, write_text
+from louver.storage import locked, storing, write_text
 from louver.training.processes import is_first
 from louver.versions import versions
 
@@ -79,6 +79,7 @@ def places(into: str | Path, key: dict[str, Any]) -> Iterator[Places]:
 
     Raises:
         TrainingError: if an interrupted run had another key.
+        StorageError: if another process trains the same bundle.
     """
     target = Path(into)
     if not is_first():
@@ -86,14 +87,13 @@ def places(into: str | Path, key: dict[str, Any]) -> Iterator[Places]:
         return
     home = target.with_name(f".{target.name}.training")
     written = json.dumps({**key, "versions": versions()}, sort_keys=True, default=str, indent=1)
-    with storing("a checkpoint"):
+    with storing("a checkpoint"), locked(home):
         begun = (home / _KEY).is_file() and (home / _KEY).read_text("utf8") != written
         if begun and any(home.glob("checkpoint-*")):  # without one, nothing would be lost
             raise TrainingError(
                 f"{home} holds an interrupted training with other settings, data or versions; delete it, or give the "
                 "ones that it had"
             )
-        home.mkdir(parents=True, exist_ok=True)
         write_text(home / _KEY, written)
         try:
             yield Places(home, target.parent / "tensorboard" / target.name)

@@ -109,11 +109,6 @@ class Watch(transformers.TrainerCallback):  # type: ignore[misc]  # transformers
             if squares:
                 self.log.by_part[name].append(float(torch.stack(squares).mean().sqrt()))
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Say how much of the batches was padding."""
-        real, every = self._learner.tokens
-        self.log.padding = 1 - real / every if every else 0.0
-
 
 def _parts_of(reader: Any) -> dict[str, list[nn.Parameter]]:
     """Return the weights that learn by part, from the input to the output."""
