@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DATA := data/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-full test check format bench soak data docs clean
+.PHONY: browser help demo demo-full test check format bench soak data docs clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -27,7 +27,12 @@ demo-full: $(DATA) ## The publishable figures on two sets; takes hours on a smal
 	$(BIN)/louver run recipes/demo-full-composite.yaml
 	$(BIN)/louver run recipes/demo-full-news.yaml
 
-test: $(DATA) ## All tests but the soaks; no network, no GPU
+browser: ## Chromium from Debian, where no browser is found; the page is tested in a real one
+	@for name in chromium chromium-browser google-chrome chrome; do command -v $$name >/dev/null && exit 0; done; \
+	command -v apt-get >/dev/null || { echo "the page's tests need a browser; install chromium" >&2; exit 1; }; \
+	$$([ $$(id -u) = 0 ] || echo sudo) sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null"
+
+test: $(DATA) browser ## All tests but the soaks; no network, no GPU
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 check: $(READY) ## Format, lint, types, import layers

@@ -37,6 +37,17 @@ def sentences(count: int) -> list[Similar]:
     return [Similar((sentence,)) for sentence in list(found)[:count]]
 
 
+def neighbours() -> list[Similar]:
+    """Return two passages of each article, 64 words each, that share no word in their places."""
+    found: dict[Similar, None] = {}
+    for file in ("bbc.jsonl", "news-outlet.jsonl"):
+        for row in read_rows(DATA / file):
+            words = str(row["text"]).split()
+            for start in range(0, len(words) - 127, 128):
+                found.setdefault(Similar((" ".join(words[start : start + 64]), " ".join(words[start + 64 :][:64]))))
+    return list(found)
+
+
 def embeddings(bundle: Any, texts: Sequence[str]) -> np.ndarray:
     with louver.Predictor(bundle, truncation="head") as predictor:
         return np.stack([p.embedding for p in predictor.predict(list(texts)) if p.embedding is not None])
@@ -46,6 +57,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--sentences", type=int, default=10_000)
+    parser.add_argument("--pairs", action="store_true", help="neighbouring passages of articles as pairs")
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--learning-rate", type=float, default=3e-5)
     parser.add_argument("--json", type=Path)
@@ -57,9 +70,11 @@ def main() -> None:
     before = cosines(embeddings(given.bundle, texts), pairs)
     results: list[dict[str, Any]] = [{"before": rank_correlation(truth, before, pairs).to_json()}]
     print(json.dumps(results[0]), flush=True)
-    train = sentences(given.sentences)
+    train = neighbours() if given.pairs else sentences(given.sentences)
     for seed in map(int, given.seeds.split(",")):
-        options = ContrastOptions(seed=seed, max_length=64, learning_rate=given.learning_rate)
+        options = ContrastOptions(
+            seed=seed, max_length=96 if given.pairs else 64, learning_rate=given.learning_rate, epochs=given.epochs
+        )
         with tempfile.TemporaryDirectory() as scratch:
             made = contrast(given.bundle, train, into=Path(scratch) / "b", options=options, progress=False)
             after = cosines(embeddings(made, texts), pairs)
@@ -67,7 +82,7 @@ def main() -> None:
             "seed": seed,
             "after": rank_correlation(truth, after, pairs).to_json(),
             "gain": rank_difference(truth, before, after, pairs).to_json(),
-            "sentences": len(train),
+            "rows": len(train),
             "seconds": made.card.history[-1].seconds,
         }
         results.append(row)

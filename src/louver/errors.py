@@ -47,6 +47,10 @@ class TrainingError(LouverError, RuntimeError):
     """Training that cannot go on."""
 
 
+class ServeError(LouverError, ConnectionError):
+    """A server that does not answer."""
+
+
 class MissingExtraError(LouverError, ImportError):
     """A package that an extra of louver would have installed."""
 

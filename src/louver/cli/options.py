@@ -28,6 +28,14 @@ SegmentBy = Annotated[
     str | None,
     typer.Option("--segment", help="Cut Chinese texts into words by jieba; by the tokenizer if left out."),
 ]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="What computes: onnxruntime or openvino for an exported bundle, torch for another; louver bench engines "
+        "tells which is faster here.",
+    ),
+]
 Truncate = Annotated[
     str | None,
     typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from louver.cli.app import command
-from louver.cli.options import Truncate
+from louver.cli.options import EngineName, Truncate
 from louver.errors import DataError, OptionError
 
 
@@ -19,6 +19,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=0, max=65535)] = 8000,
     truncate: Truncate = None,
+    engine: EngineName = None,
     shadow: Annotated[
         list[str] | None, typer.Option(help="NAME=DIR: a bundle that gets NAME's texts too, and is only counted.")
     ] = None,
@@ -60,7 +61,7 @@ def serve(
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
     if log_level not in ("debug", "info", "warning", "error"):
         raise OptionError(f"--log-level is debug, info, warning or error, got {log_level!r}")
-    shared: dict[str, Any] = {"truncation": truncate, "shadows": _named(shadow or [], "--shadow")}
+    shared: dict[str, Any] = {"truncation": truncate, "engine": engine, "shadows": _named(shadow or [], "--shadow")}
     house = House(_named(bundles, "a bundle"), limits, **shared)
     keys = () if key_file is None else _keys(key_file)
     sys.exit(run(house, host=host, port=port, keys=keys, open_metrics=not closed_metrics, log_level=log_level))

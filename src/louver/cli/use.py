@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from louver.cli.app import FAILED_ITEMS, command, out, save_json, say
-from louver.cli.options import BundleDir, DataFile, JsonFile, MetricName, Rows, Truncate, taking
+from louver.cli.options import BundleDir, DataFile, EngineName, JsonFile, MetricName, Rows, Truncate, taking
 from louver.cli.options import rows as rows_flags
 from louver.errors import OptionError
 
@@ -33,6 +33,7 @@ def predict(
     truncate: Truncate = None,
     chunk: Annotated[int, typer.Option(help="Rows held in memory, and grouped by length, at a time.")] = 256,
     threads: Annotated[int | None, typer.Option(help="Cores to use; all if left out.")] = None,
+    engine: EngineName = None,
 ) -> None:
     """Answer every row; one that fails is written with its error, and the exit code is then 3.
 
@@ -41,7 +42,7 @@ def predict(
     from louver.runtime import Predictor
     from louver.runtime.files import predict_file
 
-    with Predictor(bundle, truncation=truncate, threads=threads) as predictor:
+    with Predictor(bundle, truncation=truncate, threads=threads, engine=engine) as predictor:
         counts = predict_file(predictor, source, target, column=text, pair=pair, chunk=chunk)
     say(f"rows: {counts.rows}, failed: {counts.failed}, not read to their end: {counts.cut}")
     if counts.left_out:

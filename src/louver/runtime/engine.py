@@ -1,4 +1,4 @@
-"""What runs a batch of ids: onnxruntime, or torch where a bundle has no graphs. The other one is never imported."""
+"""What runs a batch of ids: onnxruntime or OpenVINO over a bundle's graphs, or torch. The others are never imported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from louver.bundle import Bundle
-from louver.errors import BundleError, need_extra
+from louver.errors import BundleError, OptionError, need_extra, unknown
 from louver.runtime.schedule import Branch
+
+_EXTRAS = {
+    "onnxruntime": ("onnx", "onnxruntime"),
+    "openvino": ("openvino", "openvino"),
+    "torch": ("train", "torch", "transformers"),
+}
+"""Engines, with the extra of each and what it imports."""
+_KERNELS = 512
+"""Kernels that OpenVINO keeps for shapes that were; its own 5,000 would be memory that grows for hours."""
 
 
 class Engine(Protocol):
@@ -58,7 +67,6 @@ class OnnxEngine:
     """
 
     def __init__(self, bundle: Bundle, threads: int) -> None:
-        need_extra("onnx", "onnxruntime")
         self._graphs = bundle.card.onnx["graphs"]
         self._directory = bundle.path / "onnx"
         self.branches = branches_of(bundle)
@@ -115,6 +123,49 @@ def _share_arena() -> None:
     onnxruntime.create_and_register_allocator(info, onnxruntime.OrtArenaCfg(sizes))
 
 
+class OpenVinoEngine:
+    """The same graphs on OpenVINO, for processors of Intel's kind: its kernels are made for each shape when it comes.
+
+    Throughput runs one-threaded requests side by side; a lone call takes a model that uses every core. Products stay in
+    float32 where the graph's are.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int) -> None:
+        import openvino
+
+        self._core = openvino.Core()
+        self._files = [bundle.path / "onnx" / graph["file"] for graph in bundle.card.onnx["graphs"]]
+        self.branches = branches_of(bundle)
+        self.workers = threads
+        self._models: dict[tuple[int, bool], Any] = {}
+        self._lock = threading.Lock()
+        self._own = threading.local()
+
+    def run(self, branch: int, ids: np.ndarray, mask: np.ndarray, *, single: bool) -> np.ndarray:
+        """Run one call; see `Engine`."""
+        requests = self._own.__dict__  # a request holds its own tensors, so each thread has its own
+        key = f"{branch} {single}"
+        if key not in requests:
+            requests[key] = self._model(branch, alone=single).create_infer_request()
+        requests[key].infer({"input_ids": ids, "attention_mask": mask})
+        found: np.ndarray = requests[key].get_output_tensor(0).data.copy()
+        return found
+
+    def _model(self, branch: int, *, alone: bool) -> Any:
+        with self._lock:
+            if (branch, alone) not in self._models:
+                settings = {
+                    "INFERENCE_NUM_THREADS": self.workers,
+                    "NUM_STREAMS": 1 if alone else self.workers,
+                    "INFERENCE_PRECISION_HINT": "f32",
+                    "ENABLE_CPU_PINNING": False,  # several processes of a server would stand on the same cores
+                    "CPU_RUNTIME_CACHE_CAPACITY": _KERNELS,
+                }
+                model = self._core.read_model(str(self._files[branch]))
+                self._models[branch, alone] = self._core.compile_model(model, "CPU", settings)
+            return self._models[branch, alone]
+
+
 class TorchEngine:
     """A bundle's transformers files on torch, for bundles that were not exported.
 
@@ -122,7 +173,6 @@ class TorchEngine:
     """
 
     def __init__(self, bundle: Bundle, threads: int | None) -> None:
-        need_extra("train", "torch", "transformers")
         import torch
 
         from louver.encoders import read_bundle
@@ -144,14 +194,40 @@ class TorchEngine:
         return result
 
 
-def open_engine(bundle: Bundle, threads: int | None) -> Engine:
-    """Return the engine that a bundle's files ask for, on so many threads; None uses every core.
+def engine_of(bundle: Bundle, name: str | None = None) -> str:
+    """Return the name of the engine that runs a bundle's files.
+
+    Args:
+        bundle: any.
+        name: "onnxruntime" or "openvino" for an exported bundle, "torch" for another; None takes onnxruntime or torch.
 
     Raises:
         BundleError: if the bundle holds neither graphs nor weights.
+        MissingExtraError: if the engine is not installed.
+        OptionError: if the engine is unknown, or not for this kind of bundle.
     """
-    if bundle.card.onnx:
-        return OnnxEngine(bundle, threads or usable_cores())
-    if any(bundle.path.glob("*.safetensors")):
+    graphs = bool(bundle.card.onnx)
+    if not graphs and not any(bundle.path.glob("*.safetensors")):
+        raise BundleError(f"{bundle.path} holds neither ONNX graphs nor safetensors; export or write it again")
+    name = name or ("onnxruntime" if graphs else "torch")
+    if name not in _EXTRAS:
+        raise OptionError(unknown("engine", name, _EXTRAS))
+    if (name == "torch") == graphs:
+        kind, remedy = ("exported", "onnxruntime or openvino") if graphs else ("not exported", "torch")
+        raise OptionError(f"{bundle.path} is {kind}, and engine {name!r} does not run that; give {remedy}")
+    need_extra(*_EXTRAS[name])
+    return name
+
+
+def open_engine(bundle: Bundle, threads: int | None, name: str | None = None) -> Engine:
+    """Return an engine for a bundle's files.
+
+    Args:
+        bundle: any.
+        threads: cores to use; all that the process may use if None.
+        name: see `engine_of`, which says what can be wrong.
+    """
+    chosen = engine_of(bundle, name)
+    if chosen == "torch":
         return TorchEngine(bundle, threads)
-    raise BundleError(f"{bundle.path} holds neither ONNX graphs nor safetensors; export or write it again")
+    return (OpenVinoEngine if chosen == "openvino" else OnnxEngine)(bundle, threads or usable_cores())

@@ -29,7 +29,7 @@ class Predictor:
         truncation: what to do with longer texts than the model reads; the bundle's own policy if None.
         threads: cores to use; all that the process may use if None.
         max_tokens: tokens a call at most; bounds memory.
-        engine: what runs the ids; chosen by the bundle's files if None.
+        engine: what runs the ids: "onnxruntime", "openvino" or "torch", or an engine; by the bundle's files if None.
 
     Raises:
         BundleError: if the directory is no bundle, or was changed.
@@ -43,14 +43,16 @@ class Predictor:
         truncation: str | None = None,
         threads: int | None = None,
         max_tokens: int = 4096,
-        engine: Engine | None = None,
+        engine: Engine | str | None = None,
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.card = self.bundle.card
         if threads is not None and threads < 1:
             raise OptionError(f"threads must be positive, got {threads}; leave it out to use every core")
         self.reading = Reading(self.bundle, truncation)
-        self.engine = engine or open_engine(self.bundle, threads)
+        self.engine: Engine = (
+            open_engine(self.bundle, threads, engine) if engine is None or isinstance(engine, str) else engine
+        )
         self.max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(self.engine.workers, "louver-worker")
 

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from louver.errors import LouverError
-from louver.serving.api import hub, kserve, native, openai, tei, watch
+from louver.serving.api import hub, kserve, native, openai, page, tei, watch
 from louver.serving.api.replies import reply, status_of
 from louver.serving.guard import Guard
 from louver.serving.house import House
@@ -41,6 +41,7 @@ def create_app(house: House, *, keys: Sequence[str] = (), open_metrics: bool = T
         description="Encoders that read long texts: embeddings, labels, spans, answers.",
         lifespan=life,
     )
+    app.include_router(page.router())
     for api in (native, tei, openai, kserve, hub, watch):
         app.include_router(api.router(house))
     app.include_router(tei.router(house), prefix="/models/{model}")  # the first bundle answers at the root too
@@ -65,7 +66,7 @@ def create_app(house: House, *, keys: Sequence[str] = (), open_metrics: bool = T
     async def refused(request: Request, error: HTTPException) -> Response:
         return _refusal(request, error.status_code, "refused", str(error.detail), **dict(error.headers or {}))
 
-    paths = [*watch.OPEN, *(["/metrics"] if open_metrics else [])]
+    paths = [*watch.OPEN, *page.OPEN, *(["/metrics"] if open_metrics else [])]
     app.add_middleware(Guard, body_bytes=house.limits.body_bytes, keys=keys, open_paths=paths, metrics=house.metrics)
     return app
 

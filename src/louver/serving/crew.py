@@ -35,6 +35,7 @@ class Job:
         bundle: directory of a verified bundle.
         threads: cores that a lone call may use.
         niceness: how far it steps back behind others.
+        engine: that it runs; by the bundle's files if None.
         start_s: seconds until it must be ready.
         call_s: seconds until a call must be answered.
     """
@@ -42,6 +43,7 @@ class Job:
     bundle: Path
     threads: int = 1
     niceness: int = 0
+    engine: str | None = None
     start_s: float = 120.0
     call_s: float = 60.0
 
@@ -115,7 +117,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         job = self.job
-        arguments = (theirs, str(job.bundle), job.threads, job.niceness)
+        arguments = (theirs, str(job.bundle), job.threads, job.niceness, job.engine)
         self._process = context.Process(target=work, args=arguments, name="louver-worker", daemon=True)
         self._process.start()
         theirs.close()  # so that the pipe ends when the process does

@@ -32,6 +32,7 @@ class House:
         bundles: directories by the name that requests use; the first one answers requests without a name.
         limits: how much work is taken on, by each.
         truncation: what to do with longer texts than a model reads; each bundle's own policy if None.
+        engine: what runs the ids; by each bundle's files if None.
         shadows: directories of bundles that get the same texts as the one of their name, and answer nobody: what they
             would have said is counted.
         metrics: that count.
@@ -43,6 +44,7 @@ class House:
         limits: Limits | None = None,
         *,
         truncation: str | None = None,
+        engine: str | None = None,
         shadows: Mapping[str, Path] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -54,6 +56,7 @@ class House:
         self.paths = dict(bundles)
         self.limits = limits or Limits()
         self.truncation = truncation
+        self.engine = engine
         self.metrics = metrics or Metrics()
         self._shadow_paths = dict(shadows or {})
         self._served: dict[str, Served] = {}
@@ -157,7 +160,12 @@ class House:
     async def _load(self, name: str, path: Path) -> Served:
         bundle = await asyncio.get_running_loop().run_in_executor(None, Bundle.open, path)
         served = Served(
-            bundle, name, self.limits, truncation=self.truncation, seen=lambda call: self.metrics.called(name, call)
+            bundle,
+            name,
+            self.limits,
+            truncation=self.truncation,
+            engine=self.engine,
+            seen=lambda call: self.metrics.called(name, call),
         )
         try:
             await served.start()

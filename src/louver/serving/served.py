@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from louver.bundle import Bundle
 from louver.decode import Prediction
 from louver.errors import LouverError, OptionError
-from louver.runtime.engine import branches_of, usable_cores
+from louver.runtime.engine import branches_of, engine_of, usable_cores
 from louver.runtime.reading import Read, Reading
 from louver.serving.batcher import Batcher, Call, Row
 from louver.serving.crew import CallError, Job, Worker, WorkerDiedError
@@ -99,7 +99,11 @@ class Served:
         name: that requests use.
         limits: how much is taken on.
         truncation: what to do with longer texts than the model reads; the bundle's own policy if None.
+        engine: what runs the ids; by the bundle's files if None.
         seen: told of every call of the engine.
+
+    Raises:
+        OptionError: if the engine does not run this bundle.
     """
 
     def __init__(
@@ -109,10 +113,12 @@ class Served:
         limits: Limits,
         *,
         truncation: str | None = None,
+        engine: str | None = None,
         seen: Callable[[Call], None] = lambda _: None,
     ) -> None:
         self.bundle, self.name, self.limits = bundle, name, limits
         self.card = bundle.card
+        self.engine = engine_of(bundle, engine)
         self.reading = Reading(bundle, truncation)
         self.in_house = 0
         self._seen = seen
@@ -133,11 +139,14 @@ class Served:
         graphs = bool(self.card.onnx)  # torch uses all cores, or the GPU, for one call
         count = self.limits.workers or (cores if graphs else 1)
         splits = graphs and self.card.max_length > self.limits.long_from
-        job = Job(self.bundle.path, threads=cores, call_s=self.limits.timeout_s)
-        slow = Job(self.bundle.path, threads=cores, niceness=10, call_s=self.limits.timeout_s)
+        shared: dict[str, Any] = {"threads": cores, "engine": self.engine, "call_s": self.limits.timeout_s}
+        job = Job(self.bundle.path, **shared)
+        slow = Job(self.bundle.path, niceness=10, **shared)
         self.workers = [Worker(job) for _ in range(count)]
         self.long_workers = [Worker(slow) for _ in range(self.limits.long_workers if splits else 0)]
-        await asyncio.gather(*(worker.start() for worker in (*self.workers, *self.long_workers)))
+        ready = (worker.start() for worker in (*self.workers, *self.long_workers))
+        # the tokenizer's first text takes a tenth of a second
+        await asyncio.gather(*ready, self.read([("a", "b") if self.card.inputs == "pair" else "a"]))
         self._batcher = Batcher(
             branches_of(self.bundle),
             self.workers,

@@ -60,7 +60,7 @@ def unpack_answer(frame: bytes) -> np.ndarray | str:
     return np.frombuffer(frame, np.float32, offset=8 + 4 * number).reshape(shape)
 
 
-def work(pipe: Connection, bundle: str, threads: int, niceness: int) -> None:
+def work(pipe: Connection, bundle: str, threads: int, niceness: int, engine_name: str | None = None) -> None:
     """Answer calls until the pipe closes; the whole life of a worker process.
 
     Args:
@@ -68,13 +68,14 @@ def work(pipe: Connection, bundle: str, threads: int, niceness: int) -> None:
         bundle: directory of an opened, verified bundle.
         threads: cores that a lone call may use.
         niceness: how far this process steps back behind others (Unix).
+        engine_name: what runs the ids; by the bundle's files if None.
     """
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)  # the server drains first, and then closes the pipe
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
     opened = Bundle.open(Path(bundle), verify=False)
-    engine = open_engine(opened, threads)
+    engine = open_engine(opened, threads, engine_name)
     pad_id = _pad_id(opened)
     _warm(engine, pad_id)
     pipe.send_bytes(struct.pack("<2i", READY, 0))

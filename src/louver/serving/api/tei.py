@@ -242,6 +242,7 @@ def describe(served: Served) -> dict[str, Any]:
         "model_sha": served.bundle.digest,
         "model_dtype": card.precision,
         "model_type": kind,
+        "inputs": card.inputs,
         "pattern": card.pattern,
         "max_input_length": card.max_length,
         "max_batch_tokens": limits.batch_tokens,
