@@ -343,6 +343,45 @@ def test_an_interrupted_prediction_keeps_the_old_target(
     assert len((tmp_path / "out.jsonl.partial").read_text().splitlines()) == 4
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+@pytest.mark.parametrize("change", ["none", "truncation", "source", "partial"])
+def test_an_interrupted_prediction_goes_on(
+    change: str, suffix: str, exported: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And ends with the same bytes; rows that were answered are not asked again, unless something is another."""
+    rows = [*colour_rows(9), {"text": ""}, *colour_rows(4, seed=1)]
+    source, target = write_jsonl(tmp_path / "in.jsonl", rows), tmp_path / f"out{suffix}"
+    with louver.Predictor(exported, truncation="head") as predictor:
+        whole = predict_file(predictor, source, tmp_path / f"whole{suffix}", chunk=3)
+        real, asked = predictor.predict, list[int]()
+
+        def thrice(texts: list[str]) -> list[louver.Prediction]:
+            asked.append(len(texts))
+            if len(asked) == 4:
+                raise KeyboardInterrupt
+            return real(texts)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(predictor, "predict", thrice)
+            with pytest.raises(KeyboardInterrupt):
+                predict_file(predictor, source, target, chunk=3)
+        draft = tmp_path / f"out{suffix}.partial"
+        with draft.open("a") as stream:
+            stream.write('{"half": ')  # a row that was under way
+    if change == "partial":
+        draft.write_text("")
+    if change == "source":
+        write_jsonl(source, [{"text": "blue"}, *rows[1:]])
+    with louver.Predictor(exported, truncation="tail" if change == "truncation" else "head") as predictor:
+        counts = predict_file(predictor, source, target, chunk=3)
+    assert counts.resumed == (9 if change == "none" else 0)
+    assert (counts.rows, counts.failed) == (whole.rows, whole.failed) == (14, 1)
+    if change == "none":
+        assert target.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+    assert not list(tmp_path.glob(".*progress"))
+    assert not list(tmp_path.glob("*.partial"))
+
+
 def test_replay(exported: Bundle, tuned: Bundle, int8: Bundle) -> None:
     for bundle in (exported, tuned, int8):
         found = replay(bundle.path)

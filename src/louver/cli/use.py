@@ -44,6 +44,8 @@ def predict(
 
     with Predictor(bundle, truncation=truncate, threads=threads, engine=engine) as predictor:
         counts = predict_file(predictor, source, target, column=text, pair=pair, chunk=chunk)
+    if counts.resumed:
+        say(f"went on after {counts.resumed} rows of an interrupted run")
     say(f"rows: {counts.rows}, failed: {counts.failed}, not read to their end: {counts.cut}")
     if counts.left_out:
         say(f"not written, because the first rows lack them: {', '.join(counts.left_out)}; JSONL would take them")

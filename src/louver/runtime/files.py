@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,10 @@ from typing import Any
 from louver.bundle import Card
 from louver.errors import DataError, OptionError
 from louver.runtime.predictor import Predictor
+from louver.storage import write_text
 from louver.text import Row, RowWriter, scan_rows
+from louver.text.rows import draft_of
+from louver.versions import versions
 
 ANSWERS = (
     *("label", "labels", "value", "spans", "answer", "answer_score", "embedding", "scores"),
@@ -36,12 +39,59 @@ class Counts:
         failed: written with an error.
         cut: answered, but not read to the end.
         left_out: columns that the target could not take, because the rows looked at first lack them.
+        resumed: of the rows, those that an interrupted run had answered.
     """
 
     rows: int = 0
     failed: int = 0
     cut: int = 0
     left_out: tuple[str, ...] = ()
+    resumed: int = 0
+
+
+class Progress:
+    """How far an interrupted run came: rows that are written whole, beside what they are answers of.
+
+    Rows lie in the target's ``.partial``; this file says how many of its bytes are sure. A run with another bundle,
+    source or policy begins anew.
+
+    Args:
+        predictor: that answers.
+        source: that is read.
+        target: that is written.
+        wanted: columns that are read.
+    """
+
+    def __init__(self, predictor: Predictor, source: Path, target: Path, wanted: Sequence[str]) -> None:
+        self._target = target
+        self._file = target.with_name(f".{target.name}.progress")
+        stat = source.stat()
+        self._key = {
+            "bundle": predictor.bundle.digest,
+            "source": [str(source.resolve()), stat.st_size, stat.st_mtime_ns],
+            "columns": list(wanted),
+            "truncation": predictor.reading.truncation.value,
+            "versions": versions(),
+        }
+
+    def read(self) -> tuple[Counts, int]:
+        """Return what an interrupted run of the same work has, and the bytes of its rows; nothing if there is none."""
+        try:
+            found = json.loads(self._file.read_text("utf8"))
+            if found["key"] == self._key and draft_of(self._target).stat().st_size >= found["bytes"]:
+                counts = Counts(**{**found["counts"], "left_out": tuple(found["counts"]["left_out"])})
+                return replace(counts, resumed=counts.rows), int(found["bytes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return Counts(), 0
+
+    def write(self, counts: Counts, written: int) -> None:
+        """Keep how far it came."""
+        write_text(self._file, json.dumps({"key": self._key, "counts": asdict(counts), "bytes": written}))
+
+    def done(self) -> None:
+        """Forget it: the target is whole."""
+        self._file.unlink(missing_ok=True)
 
 
 def predict_file(
@@ -56,6 +106,8 @@ def predict_file(
     """Answer every row of a file; each is written with its own columns and the answer's, failed ones with ``error``.
 
     Standard output gets the answers alone.
+
+    An interrupted run goes on behind the rows that it had written, except into Parquet. Memory does not grow with rows.
 
     A line that cannot be read, or a row without the column, fails alone. A column of the answer that the file has
     already is written as ``predicted_<name>`` in every row. Should one turn up after the rows that were looked at
@@ -81,9 +133,15 @@ def predict_file(
     wanted = _wanted(predictor.card, column, pair)
     rows, columns = _peek(_scan(source, wanted[0]), source, wanted)
     names = {name: _free(name, columns) for name in ANSWERS}
-    counts = Counts()
+    progress = None
+    counts, written = Counts(), 0
+    if target is not None and target.suffix.lower() != ".parquet":
+        progress = Progress(predictor, source, target, wanted)
+        counts, written = progress.read()
+    for _ in range(counts.rows):
+        next(rows, None)
     with ExitStack() as stack:
-        writer = stack.enter_context(RowWriter(target)) if target is not None else None
+        writer = stack.enter_context(RowWriter(target, written)) if target is not None else None
         while part := list(islice(rows, chunk)):
             for row, answer in zip(part, _answers(predictor, part, wanted, source), strict=True):
                 counts.rows += 1
@@ -97,8 +155,12 @@ def predict_file(
                     kept = {**dict.fromkeys(columns), **kept}
                     answer = {name: answer.get(name) for name in ANSWERS}
                 writer.write(kept | {names[name]: value for name, value in answer.items()})
-        if writer is not None:
-            counts.left_out = tuple(sorted(writer.left_out))
+            if writer is not None:
+                counts.left_out = tuple(sorted({*counts.left_out, *writer.left_out}))
+                if progress is not None:
+                    progress.write(counts, writer.flush())
+    if progress is not None:
+        progress.done()
     return counts
 
 

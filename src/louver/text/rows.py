@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -108,6 +109,11 @@ def _scan_parquet(file: Path) -> Iterator[Row]:
         raise DataError(f"{file} cannot be read as Parquet: {' '.join(str(error).split())}") from error
 
 
+def draft_of(path: Path) -> Path:
+    """Return where rows lie until a file is whole."""
+    return path.with_name(f"{path.name}.partial")
+
+
 class RowWriter:
     """Writes rows to a file, format by suffix; use as a context manager.
 
@@ -116,6 +122,7 @@ class RowWriter:
 
     Args:
         path: file to write.
+        after: bytes of an interrupted run's ``.partial`` to keep and go on behind; not of Parquet.
 
     Attributes:
         left_out: columns that a CSV or Parquet file could not take, because its first row lacks them.
@@ -124,13 +131,14 @@ class RowWriter:
         DataError: if the suffix is unknown.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, after: int = 0) -> None:
         self.path = Path(path)
+        self._after = after
         self._suffix = self.path.suffix.lower()
         if self._suffix not in FORMATS:
             raise DataError(unknown("file format", self.path.suffix, FORMATS))
         self.left_out: set[str] = set()
-        self._draft = self.path.with_name(f"{self.path.name}.partial")
+        self._draft = draft_of(self.path)
         self._stack = ExitStack()
         self._sink: Any = None
         self._stream: Any = None
@@ -144,8 +152,21 @@ class RowWriter:
                 self._draft.unlink(missing_ok=True)
                 self._draft.touch()  # a place that cannot be written is told before the first row
             else:
-                self._stream = self._stack.enter_context(self._draft.open("w", encoding="utf8", newline=""))
+                mode = "a" if self._after else "w"
+                if self._after:
+                    os.truncate(self._draft, self._after)
+                self._stream = self._stack.enter_context(self._draft.open(mode, encoding="utf8", newline=""))
         return self
+
+    def flush(self) -> int:
+        """Hand the rows so far to the system, and return their bytes; not of Parquet, whose end makes it readable.
+
+        Raises:
+            StorageError: if the disk is full.
+        """
+        with self._storing():
+            self._stream.flush()
+            return os.fstat(self._stream.fileno()).st_size
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -182,7 +203,8 @@ class RowWriter:
                 self._sink = csv.DictWriter(
                     self._stream, self._columns, delimiter="\t" if self._suffix == ".tsv" else ","
                 )
-                self._sink.writeheader()
+                if not self._after:
+                    self._sink.writeheader()
             self._sink.writerow(plain)
 
     def _storing(self) -> AbstractContextManager[None]:

@@ -332,7 +332,7 @@ def _noise(logits: np.ndarray, truth: np.ndarray) -> float:
 
     A model is as sure of a wrongly labelled text as of others: half of those contradictions are above the middle of the
     answers it gives rightly. Of its own mistakes a quarter is at most, even where it is far too sure of everything
-    (measured: docs/training.md). Between the two lies the share of contradictions that are the label's fault.
+    (measured: docs/results/training.md). Between the two lies the share of contradictions that are the label's fault.
     """
     answers = logits.argmax(1)
     ordered = np.sort(logits, 1)
