@@ -10,7 +10,7 @@ import typer
 
 from louver.cli.app import command, done, save_json, say, show
 from louver.cli.options import BundleDir, Into, JsonFile, SegmentBy, TextColumn, TextsFile, segmenter
-from louver.errors import OptionError
+from louver.errors import OptionError, unknown
 
 
 @command("louver run recipes/demo.yaml")
@@ -107,11 +107,29 @@ def vocabulary(
 
 
 @command("louver export runs/tuned --into runs/onnx")
-def export(bundle: BundleDir, into: Into, json_file: JsonFile = None) -> None:
-    """Write ONNX graphs for every length, checked against torch."""
+def export(
+    bundle: BundleDir,
+    into: Into,
+    to: Annotated[
+        str, typer.Option(help="onnx: a bundle with graphs; triton: a model repository of an exported bundle.")
+    ] = "onnx",
+    name: Annotated[str, typer.Option(help="Of the model, for Triton.")] = "louver",
+    ids: Annotated[str, typer.Option(help="Type of Triton's inputs: int64 or int32.")] = "int64",
+    gpu: Annotated[bool, typer.Option("--gpu", help="Triton computes on GPUs, through TensorRT.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Write ONNX graphs for every length, checked against torch; or what Triton serves."""
     from louver.export import export as write
+    from louver.export import to_triton
 
-    done(write(bundle, into=into), json_file)
+    if to not in ("onnx", "triton"):
+        raise OptionError(unknown("format", to, ["onnx", "triton"]))
+    if ids not in ("int64", "int32"):
+        raise OptionError(unknown("type of ids", ids, ["int32", "int64"]))
+    if to == "onnx":
+        done(write(bundle, into=into), json_file)
+        return
+    say(f"wrote {to_triton(bundle, into=into, name=name, ids='int32' if ids == 'int32' else 'int64', gpu=gpu)}")
 
 
 @command("louver quantize runs/onnx --into runs/int8")
