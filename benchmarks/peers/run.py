@@ -56,7 +56,8 @@ def environment(name: str) -> str:
 def contenders(made: dict[str, Path]) -> dict[str, list[str]]:
     """Return the commands, without the work and the place for outputs."""
     return {
-        "louver": ["louver", str(made["onnx"])],
+        "louver, openvino": ["louver", str(made["onnx"]), "openvino"],
+        "louver, onnxruntime": ["louver", str(made["onnx"]), "onnxruntime"],
         "sentence-transformers, batches of 32": ["sentence-transformers", str(made["plain"]), "32"],
         "sentence-transformers, one by one": ["sentence-transformers", str(made["plain"]), "1"],
         "transformers pipeline, batches of 32": ["transformers-pipeline", str(made["plain"]), "32"],

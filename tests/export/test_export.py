@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,19 @@ def test_other_families_export(family: str, tmp_path: Path, minilm_l3: Path) -> 
     done = export(bundle, into=tmp_path / "onnx")
     assert done.card.history[-1].numbers["max_difference_from_torch"] <= 1e-4
     assert CONFIGS[family].model_type == family
+
+
+def test_onnxruntime_fuses_what_it_can(exported: Bundle, tmp_path: Path) -> None:
+    """Norms with what is added before them, and activations with their bias: the graphs are of the form it knows."""
+    layers = json.loads((exported.path / "config.json").read_text("utf8"))["num_hidden_layers"]
+    for graph in exported.card.onnx["graphs"]:
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+        options.log_severity_level = 3
+        onnxruntime.InferenceSession(str(exported.path / "onnx" / graph["file"]), options)
+        kinds = [
+            node.op_type for node in onnx.load(options.optimized_model_filepath, load_external_data=False).graph.node
+        ]
+        assert kinds.count("SkipLayerNormalization") == 2 * layers
+        assert kinds.count("BiasGelu") == layers
+        assert not {"Erf", "Gelu", "ReduceMean"} & set(kinds)

@@ -1,4 +1,4 @@
-"""louver's Predictor over an exported bundle: drive.py WORK OUTPUTS BUNDLE."""
+"""louver's Predictor over an exported bundle: drive.py WORK OUTPUTS BUNDLE ENGINE."""
 
 import sys
 from pathlib import Path
@@ -10,6 +10,6 @@ from driver import serve
 
 import louver
 
-work, outputs, bundle = sys.argv[1:4]
-predictor = louver.Predictor(bundle, truncation="head")
+work, outputs, bundle, engine = sys.argv[1:5]
+predictor = louver.Predictor(bundle, truncation="head", engine=engine)
 serve(lambda texts: np.stack([p.embedding for p in predictor.predict(texts)]), work, outputs)
