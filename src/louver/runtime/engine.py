@@ -92,8 +92,7 @@ class OnnxEngine:
                 options.enable_mem_pattern = False
                 options.add_session_config_entry("session.use_env_allocators", "1")
                 options.log_severity_level = 3
-                if threads == 1:
-                    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+                options.add_session_config_entry("session.intra_op.allow_spinning", "0")
                 file = self._directory / self._graphs[branch]["file"]
                 self._sessions[branch, threads] = onnxruntime.InferenceSession(
                     str(file), options, providers=["CPUExecutionProvider"]
