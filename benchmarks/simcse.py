@@ -1,6 +1,7 @@
-"""SimCSE on sentences alone, judged by people's similarities of texts that it never saw (sts-lee).
+"""SimCSE on sentences alone, or pairs of passages, judged by people's similarities of texts that it never saw (sts-lee).
 
     python benchmarks/simcse.py BUNDLE --seeds 0,1,2 --json simcse.json
+    python benchmarks/simcse.py BUNDLE --pairs --learning-rate 1e-3      # neighbouring passages as pairs
 
 Sentences are of BBC articles; the interval is over sts-lee's 50 texts, and the gain is paired.
 """
