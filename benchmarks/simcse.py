@@ -1,4 +1,4 @@
-"""SimCSE on sentences alone, or pairs of passages, judged by people's similarities of texts that it never saw (sts-lee).
+"""SimCSE on sentences, or pairs of passages, judged by people's similarities of texts that it never saw (sts-lee).
 
     python benchmarks/simcse.py BUNDLE --seeds 0,1,2 --json simcse.json
     python benchmarks/simcse.py BUNDLE --pairs --learning-rate 1e-3      # neighbouring passages as pairs

@@ -29,13 +29,17 @@ def bundles() -> dict[str, Path]:
     """Make what louver and sentence-transformers load, once."""
     import louver
 
-    made = {"plain": HOME / "plain", "onnx": HOME / "onnx"}
+    made = {"plain": HOME / "plain", "onnx": HOME / "onnx", "int8": HOME / "int8"}
     if not made["plain"].exists():
         louver.extend(MODEL, into=made["plain"], max_length=512, pattern="full")
     if not made["onnx"].exists():
         from louver.export import export
 
         export(made["plain"], into=made["onnx"])
+    if not made["int8"].exists():
+        from louver.compression import quantize
+
+        quantize(made["onnx"], into=made["int8"])
     return made
 
 
@@ -58,6 +62,7 @@ def contenders(made: dict[str, Path]) -> dict[str, list[str]]:
     return {
         "louver, openvino": ["louver", str(made["onnx"]), "openvino"],
         "louver, onnxruntime": ["louver", str(made["onnx"]), "onnxruntime"],
+        "louver, int8 on onnxruntime": ["louver", str(made["int8"]), "onnxruntime"],
         "sentence-transformers, batches of 32": ["sentence-transformers", str(made["plain"]), "32"],
         "sentence-transformers, one by one": ["sentence-transformers", str(made["plain"]), "1"],
         "transformers pipeline, batches of 32": ["transformers-pipeline", str(made["plain"]), "32"],
