@@ -22,7 +22,7 @@ from sklearn.preprocessing import LabelEncoder
 from louver.measure.machine import describe
 from louver.tasks import Classification, Example
 from louver.text.rows import read_rows
-from louver.training.diagnosis import doubtful_labels
+from louver.training.doctor import doubtful_labels
 
 DATA = Path("data/text")
 SETS = {"sentiment": (2000, 600), "bbc": (1000, 400)}

@@ -19,7 +19,8 @@ from louver.errors import OptionError, TrainingError
 from louver.tasks import Classification, Columns, Example, Features, Splits, make_splits, read_examples
 from louver.text import Tokenizer
 from louver.training import TrainingOptions, finetune
-from louver.training.diagnosis import doubtful_labels, examine, of_curves, of_start, of_vectors, priors
+from louver.training.diagnosis import of_curves, of_start, of_vectors, priors
+from louver.training.doctor import doubtful_labels, examine
 from louver.training.fit import fit
 from louver.training.judgement import Judgement
 from louver.training.learner import Learner

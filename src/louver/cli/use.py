@@ -152,7 +152,7 @@ def doctor(
     """Say what is wrong with a bundle's training: what was seen while it ran, and which labels are doubtful."""
     from dataclasses import asdict
 
-    from louver.training.diagnosis import examine
+    from louver.training.doctor import examine
 
     found, doubts = examine(bundle, None if data is None else rows.splits(data))
     figures = {"found": [one.to_json() for one in found], "doubtful": [asdict(one) for one in doubts]}

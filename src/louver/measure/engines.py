@@ -14,7 +14,7 @@ from louver.bundle import Bundle
 from louver.decode import TokenLogits
 from louver.errors import MissingExtraError, OptionError
 from louver.measure.speed import race
-from louver.runtime.engine import engine_of
+from louver.runtime.engine import ENGINES, engine_of
 from louver.runtime.predictor import Predictor
 
 
@@ -66,7 +66,7 @@ def race_engines(
         raise OptionError("a race needs texts, got none")
     opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
     named = []
-    for name in ("onnxruntime", "openvino", "torch"):
+    for name in ENGINES:
         try:
             named.append(engine_of(opened, name))
         except MissingExtraError as error:

@@ -13,7 +13,7 @@ from louver.bundle import Bundle
 from louver.errors import BundleError, OptionError, need_extra, unknown
 from louver.runtime.schedule import Branch
 
-_EXTRAS = {
+ENGINES = {
     "onnxruntime": ("onnx", "onnxruntime"),
     "openvino": ("openvino", "openvino"),
     "torch": ("train", "torch", "transformers"),
@@ -209,12 +209,12 @@ def engine_of(bundle: Bundle, name: str | None = None) -> str:
     if not graphs and not any(bundle.path.glob("*.safetensors")):
         raise BundleError(f"{bundle.path} holds neither ONNX graphs nor safetensors; export or write it again")
     name = name or ("onnxruntime" if graphs else "torch")
-    if name not in _EXTRAS:
-        raise OptionError(unknown("engine", name, _EXTRAS))
+    if name not in ENGINES:
+        raise OptionError(unknown("engine", name, ENGINES))
     if (name == "torch") == graphs:
         kind, remedy = ("exported", "onnxruntime or openvino") if graphs else ("not exported", "torch")
         raise OptionError(f"{bundle.path} is {kind}, and engine {name!r} does not run that; give {remedy}")
-    need_extra(*_EXTRAS[name])
+    need_extra(*ENGINES[name])
     return name
 
 

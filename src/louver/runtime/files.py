@@ -53,7 +53,7 @@ class Progress:
     """How far an interrupted run came: rows that are written whole, beside what they are answers of.
 
     Rows lie in the target's ``.partial``; this file says how many of its bytes are sure. A run with another bundle,
-    source or policy begins anew.
+    engine, source or policy begins anew.
 
     Args:
         predictor: that answers.
@@ -70,6 +70,7 @@ class Progress:
             "bundle": predictor.bundle.digest,
             "source": [str(source.resolve()), stat.st_size, stat.st_mtime_ns],
             "columns": list(wanted),
+            "engine": type(predictor.engine).__name__,
             "truncation": predictor.reading.truncation.value,
             "versions": versions(),
         }

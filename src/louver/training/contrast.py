@@ -185,7 +185,9 @@ class _Rows(Dataset[Feature]):
         self.features = features
         self.lengths = [max(map(len, feature["texts"])) for feature in features]
         numbers: dict[str, int] = {}
-        self.keys = [{numbers.setdefault(text, len(numbers)) for text in row.texts} for row in rows]
+        self.keys = None  # scored pairs have no negatives but those that are scored so
+        if rows[0].score is None:
+            self.keys = [{numbers.setdefault(text, len(numbers)) for text in row.texts} for row in rows]
 
     def __len__(self) -> int:
         return len(self.features)

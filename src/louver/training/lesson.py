@@ -20,6 +20,7 @@ from louver.text import Tokenizer, cutting
 from louver.training import diagnosis
 from louver.training.adapting import Adapting
 from louver.training.diagnosis import Finding
+from louver.training.doctor import doubtful_labels
 from louver.training.fit import Fit
 from louver.training.judgement import Judgement
 from louver.training.learner import Objective
@@ -189,7 +190,7 @@ class Lesson:
             return found
         few = self.validation.first(64)
         found += diagnosis.of_vectors(np.stack(few.answers(self.reader, ask=self.reader.pooled)))
-        return [*found, *diagnosis.doubtful_labels(self.task, self.data.validation, result.best.logits)[1]]
+        return [*found, *doubtful_labels(self.task, self.data.validation, result.best.logits)[1]]
 
     def write(
         self,
