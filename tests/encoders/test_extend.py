@@ -280,7 +280,8 @@ def test_what_was_pretrained_at_its_own_length_can_be_extended(tiny: Path, tmp_p
 
     short = louver.extend(tiny, into=tmp_path / "short", max_length=64, pattern="full", prompt="query: ")
     options = PretrainingOptions(epochs=1)
-    trained = pretrain(short, ["the red rose"] * 20, into=tmp_path / "trained", options=options, progress=False)
+    texts = ["the red rose " * i for i in range(1, 15)]
+    trained = pretrain(short, texts, into=tmp_path / "trained", options=options, progress=False)
     long = louver.extend(trained.path, into=tmp_path / "long", max_length=256, pattern="window(8) | global(1)")
     assert [record.step for record in long.card.history] == ["extend", "pretrain", "extend"]
     assert long.card.history[-1].parents == [trained.digest]
