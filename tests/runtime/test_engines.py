@@ -34,6 +34,21 @@ def test_openvino_answers_as_onnxruntime(which: str, request: pytest.FixtureRequ
     assert alone == pytest.approx(found, abs=near)
 
 
+def test_openvinos_first_calls_may_come_from_two_threads_at_once(exported: Bundle) -> None:
+    """They waited for each other for ever; threads that change places often meet there in two starts of three."""
+    program = (
+        "import faulthandler, sys, louver\n"
+        "faulthandler.dump_traceback_later(60, exit=True)\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "louver.Predictor(sys.argv[1], engine='openvino', threads=2, max_tokens=64).logits(['red sky ' * 20] * 8)\n"
+    )
+    for _ in range(4):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(exported.path)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
 def test_which_engine_runs_what(exported: Bundle, tuned: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_of(exported) == "onnxruntime"
     assert engine_of(tuned) == "torch"

@@ -132,6 +132,9 @@ class OpenVinoEngine:
     def __init__(self, bundle: Bundle, threads: int) -> None:
         import openvino
 
+        # Its binding looks numpy up at the first tensor. Two threads that do so at once wait for each other for ever,
+        # one with the interpreter's lock and one with the binding's, so one thread does it before there are two.
+        openvino.Tensor(np.zeros(1, np.float32)).data.copy()
         self._core = openvino.Core()
         self._files = [bundle.path / "onnx" / graph["file"] for graph in bundle.card.onnx["graphs"]]
         self.branches = branches_of(bundle)
