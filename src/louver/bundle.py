@@ -85,7 +85,7 @@ class Card(BaseModel):
     truncation: str = "error"
     special_tokens_in_text: Literal["plain"] = "plain"
     """``[SEP]`` typed by a user is text, not a separator."""
-    precision: Literal["float32", "int8"] = "float32"
+    precision: Literal["float32", "int8", "int8-weights", "float16"] = "float32"
     batch_invariant: bool = True
     """Whether a text's answer is the same in any batch; if not, the runtime gives each text a call of its own."""
     license: str | None = None

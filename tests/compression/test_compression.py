@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import louver
 from louver.bundle import Bundle
-from louver.compression import DistillOptions, distill, quantize
+from louver.compression import DistillOptions, QuantizeOptions, distill, quantize
 from louver.compression.distill import choose_layers, soft_loss
 from louver.errors import OptionError
 from louver.tasks import Columns, make_splits, read_examples
@@ -81,6 +81,50 @@ def test_int8_is_small_close_and_says_what_it_is(exported: Bundle, int8: Bundle)
         a, b = before.logits(texts), after.logits(texts)
     assert (a.argmax(1) == b.argmax(1)).mean() >= 0.9
     assert np.corrcoef(a.ravel(), b.ravel())[0, 1] > 0.98
+
+
+@pytest.mark.parametrize(("precision", "size"), [("int8-weights", 0.5), ("float16", 0.6)])
+def test_fewer_bits_whose_answers_do_not_hang_on_the_batch(
+    exported: Bundle, tmp_path: Path, precision: Any, size: float
+) -> None:
+    """Every branch, to the model's full length, where float16's sums would be infinite if they were not kept wide."""
+    made = quantize(exported, into=tmp_path / "made", options=QuantizeOptions(precision=precision))
+    assert (made.card.precision, made.card.batch_invariant) == (precision, True)
+    assert made.size() < size * exported.size()
+    texts = [*(row["text"] for row in colour_rows(30, seed=9)), "red rose fire " * 700, "sea " * 600]
+    with louver.Predictor(exported) as before, louver.Predictor(made) as after:
+        a, b = before.logits(texts), after.logits(texts)
+        alone = np.concatenate([after.logits([text]) for text in texts])
+    sure = np.diff(np.sort(a)[:, -2:]).ravel() > 0.1  # one text lies between two classes by 0.0002
+    assert sure.mean() > 0.9
+    assert (a.argmax(1) == b.argmax(1))[sure].all()
+    assert b == pytest.approx(a, abs=(0.1 if precision == "int8-weights" else 0.005) * float(np.abs(a).max()))
+    assert alone == pytest.approx(b, abs=1e-4 if precision == "int8-weights" else 5e-3)
+    with pytest.raises(OptionError, match=f"is {precision} already; give the float32 bundle"):
+        quantize(made, into=tmp_path / "again")
+
+
+def test_float16_keeps_sums_wide(tmp_path: Path) -> None:
+    """Mean pooling adds up 4,096 states: 40 times 4,096 is beyond float16."""
+    import onnx
+    import onnxruntime
+
+    from louver.compression.quantize import _half
+
+    given = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 4096, 2])
+    found = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2])
+    axes = onnx.numpy_helper.from_array(np.array([1]), "axes")
+    count = onnx.numpy_helper.from_array(np.array(4096.0, np.float32), "count")
+    nodes = [
+        onnx.helper.make_node("Add", ["x", "x"], ["twice"]),
+        onnx.helper.make_node("ReduceSum", ["twice", "axes"], ["sum"], keepdims=0),
+        onnx.helper.make_node("Div", ["sum", "count"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [given], [found], [axes, count])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    session = onnxruntime.InferenceSession(_half(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    answer = session.run(None, {"x": np.full((1, 4096, 2), 20, np.float32)})[0]
+    assert answer == pytest.approx(40)
 
 
 def test_refusals(tuned: Bundle, int8: Bundle, long_bundle: Bundle, colours: Path, tmp_path: Path) -> None:

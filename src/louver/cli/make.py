@@ -136,15 +136,20 @@ def export(
 def quantize(
     bundle: BundleDir,
     into: Into,
+    precision: Annotated[
+        str,
+        typer.Option(help="int8; int8-weights: weights alone, any batch gives the same answer; float16: for GPUs."),
+    ] = "int8",
     per_channel: Annotated[bool, typer.Option(help="One weight scale an output column.")] = True,
     embeddings: Annotated[bool, typer.Option(help="Embeddings in int8 too.")] = True,
     json_file: JsonFile = None,
 ) -> None:
-    """Write an exported bundle in int8, and measure whether it pays on this machine."""
+    """Write an exported bundle in fewer bits, and measure whether it pays on this machine."""
     from louver.compression import QuantizeOptions
     from louver.compression import quantize as shrink
 
-    options = QuantizeOptions(per_channel=per_channel, embeddings=embeddings)
+    given = {"precision": precision, "per_channel": per_channel, "embeddings": embeddings}
+    options = QuantizeOptions.model_validate(given)
     done(shrink(bundle, into=into, options=options), json_file)
 
 
