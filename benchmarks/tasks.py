@@ -12,6 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ EXPERIMENTS = {
     "ner": Experiment("minilm-l6", "ner-wnut16", "tag", train=1900, epochs=4, batch_size=8, learning_rate=1e-4),
     "zh-ner": Experiment("me5-small", "zh-ner", "tag", train=4000, epochs=2, prompt="query: ", max_length=256),
     "zh-sentiment": Experiment(
-        "me5-small", "zh-sentiment", train=4000, epochs=2, prompt="query: ", max_length=128, batch_size=16
+        "me5-small", "zh-sentiment", train=8000, epochs=2, prompt="query: ", max_length=128, learning_rate=1e-4
     ),
     "sentiment": Experiment("minilm-l6", "sentiment", columns=(("group", "movie"),), by="group", max_length=128),
     "pairs": Experiment(
@@ -149,9 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="+", choices=sorted(EXPERIMENTS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="a directory for the bundles that are made")
     given = parser.parse_args(arguments)
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory() as scratch:
         for seed in map(int, given.seeds.split(",")):
             for name in given.names:  # contenders take turns
                 rows.append(run(name, seed, Path(scratch)))
